@@ -12,6 +12,7 @@ import pytest
 import perdure
 from perdure.journal import connect, version
 from perdure.journal.migrate import migrations
+from tests.contract.test_code_changes import begin
 from tests.support.agents import Log, chain, opened
 from tests.support.commands import Told, main
 
@@ -46,16 +47,6 @@ rt.register(chain(ask), name="other")
 """
     )
     return f"{name}:rt"
-
-
-async def begin(url: str, node: str = "nap", number: int = 1) -> list[str]:
-    async with opened(url) as rt:
-        rt.register(chain((node, ask), last), name="letter")
-        rt.register(chain(ask), name="other")
-        runs = [await rt.start("letter", {"log": []}, thread_id=f"{n}") for n in range(number)]
-        await rt.start("other", {"log": []})
-        await rt.tick(100)
-        return [run.id for run in runs]
 
 
 def check(capsys: pytest.CaptureFixture[str], *words: str) -> Told:

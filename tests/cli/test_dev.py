@@ -15,6 +15,7 @@ import pytest
 import perdure
 from perdure.cli.dev import snapshot
 from perdure.types import Run, State
+from tests.contract.test_stopping import calls
 from tests.support.cli_process import CliProcess
 from tests.support.commands import spawn
 from tests.support.fork_server import ForkServer
@@ -123,11 +124,6 @@ def workers(shown: CliProcess) -> list[int]:
 def reaches(client: perdure.Client, run: Run, state: State) -> Run:
     until(lambda: client.blocking.get(run.id).state is state, f"{state} of {run.graph}")
     return client.blocking.get(run.id)
-
-
-def calls(folder: Path) -> list[str]:
-    path = folder / "calls"
-    return path.read_text().split() if path.exists() else []
 
 
 @pytest.mark.slow

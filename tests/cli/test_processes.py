@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,104 +20,20 @@ import pytest
 import perdure
 from perdure.testing.local_server import free_port
 from perdure.types import Run, State
+from tests.contract.test_stopping import accept, calls, ended, read
+from tests.contract.test_stopping import cli as cli
+from tests.contract.test_stopping import folder as folder
 from tests.support.cli_process import CliProcess
-from tests.support.fork_server import ForkServer
 from tests.support.polling import until
 from tests.support.raw import execute
 
-AGENTS = '''
-"""A runtime as users write it, in a module of their own."""
-import operator, os, time
-from pathlib import Path
-from typing import Annotated, TypedDict
-
-import perdure
-from langgraph.graph import START, StateGraph
-
-class Log(TypedDict, total=False):
-    log: Annotated[list, operator.add]
-
-def quick(state):
-    return {"log": ["quick"]}
-
-def first(state):
-    with open("calls", "a") as calls:
-        calls.write("first\\n")
-    while not Path("go").exists():
-        time.sleep(0.01)
-    return {"log": ["first"]}
-
-def never(state):
-    with open("calls", "a") as calls:
-        calls.write("never\\n")
-    time.sleep(600)
-
-def graph(**nodes):
-    builder = StateGraph(Log)
-    builder.add_sequence(list(nodes.items()))
-    builder.add_edge(START, next(iter(nodes)))
-    return builder
-
-rt = perdure.Runtime(os.environ["JOURNAL"])
-rt.register(graph(quick=quick), name="quick")
-rt.register(graph(first=first, second=quick), name="steps")
-rt.register(graph(never=never), name="never")
-
-class Held:
-    rt = rt
-
-number = 7
-'''
-
 Start = Callable[..., CliProcess]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "project"
-    found.mkdir()
-    (found / "agents.py").write_text(AGENTS)
-    return found
-
-
-@pytest.fixture
-def cli(folder: Path, fork_server: ForkServer) -> Iterator[Start]:
-    """Starts `perdure` in the folder of the agents."""
-    children: list[CliProcess] = []
-
-    def start(*arguments: str, url: str | None = None) -> CliProcess:
-        children.append(CliProcess(fork_server, folder, *arguments, apart=True, JOURNAL=url))
-        return children[-1]
-
-    yield start
-    for child in children:
-        child.close()
-
-
-def ended(child: CliProcess) -> tuple[int, str, str]:
-    code = child.ends()
-    return code, child.text, child.err
 
 
 def scraped(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         text: str = page.read().decode()
     return text
-
-
-def calls(folder: Path) -> list[str]:
-    path = folder / "calls"
-    return path.read_text().split() if path.exists() else []
-
-
-def read(url: str, run: Run) -> Run:
-    with perdure.Runtime(url) as rt:
-        return rt.blocking.get(run.id)
-
-
-def accept(url: str, graph: str, count: int = 1) -> list[Run]:
-    with perdure.Runtime(url) as rt:
-        return [rt.blocking.start(graph, {"log": ["in"]}) for _ in range(count)]
 
 
 # -- driving and stopping

@@ -12,8 +12,9 @@ import pytest
 
 from perdure import Redaction
 from perdure.commands.events import actor_data
-from perdure.types import Actor, Event, Run, State
+from perdure.types import Actor, Event, State
 from perdure.views.event_wording import view_event
+from tests.contract.test_events import last
 from tests.support.agents import Log, chain, opened
 from tests.support.commands import main
 from tests.support.controls import ONCE, approve, fail, resting, said
@@ -45,11 +46,6 @@ def test_unknown_parts_of_an_actor_are_left_out(by: str | None, data: dict[str, 
     found = actor_data(by)
     assert found == data
     assert all(type(text) is str for text in found.values())
-
-
-async def last(rt: Any, run: Run, kind: str) -> Event:
-    found: list[Event] = [one for one in await rt.events(run.id) if one.kind == kind]
-    return found[-1]
 
 
 def who(event: Event) -> dict[str, Any]:

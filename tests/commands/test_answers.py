@@ -6,7 +6,6 @@ It is bound to what was shown: whoever answers a question that has changed meanw
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -14,13 +13,13 @@ from typing import Any, Literal
 
 import pytest
 from langgraph.types import Command, interrupt
-from pydantic import BaseModel, Field, field_validator
-from typing_extensions import TypedDict
+from pydantic import BaseModel, field_validator
 
 import perdure
-from perdure import Runtime, errors
+from perdure import errors
 from perdure.times import utc_time
-from perdure.types import Kind, Run, State
+from perdure.types import Kind, State
+from tests.contract.test_answers import JSON, Decision, Review, Vote, everything
 from tests.support.http import serving
 from tests.support.waiters import (
     DAY,
@@ -41,38 +40,6 @@ from tests.support.waiters import (
     side_by_side,
     sleeping,
 )
-
-
-class Decision(BaseModel):
-    action: Literal["send", "drop"]
-    note: str = ""
-    count: int = Field(default=1, ge=1)
-
-
-class Review(TypedDict):
-    action: str
-    score: int
-
-
-@dataclass
-class Vote:
-    ok: bool
-    by: str = "nobody"
-
-
-JSON = {
-    "type": "object",
-    "properties": {"ok": {"type": "boolean"}},
-    "required": ["ok"],
-    "additionalProperties": False,
-}
-
-
-async def everything(rt: Runtime, run: Run) -> tuple[Any, ...]:
-    """All that an answer could change."""
-    found = await rt.get(run.id)
-    return found, await rt.events(run.id), await rt.waits()
-
 
 # -- once
 

@@ -22,9 +22,10 @@ import perdure
 from perdure.commands.answer_dialects import check_fits
 from perdure.errors import BadAnswer, NotWithdrawn
 from perdure.types import Run, State
+from tests.contract.test_dialects import asked, inbox_item, request
 from tests.support.agents import Log, chain, history, opened
 from tests.support.commands import main
-from tests.support.controls import ONCE, echo, said
+from tests.support.controls import echo, said
 
 
 class Scripted(FakeMessagesListChatModel):
@@ -52,15 +53,6 @@ def reviewed(*calls: dict[str, Any], mode: str = "batch") -> tuple[Any, list[str
     options: dict[str, Any] = {} if mode == "batch" else {"interrupt_mode": mode}
     review = HumanInTheLoopMiddleware(interrupt_on=allowed, **options)
     return create_agent(model, [pay], middleware=[review]), paid
-
-
-async def asked(rt: Any, graph: Any, input: Any) -> tuple[Run, Any]:
-    """A run of this graph that asks one question, and the question."""
-    rt.register(graph, name="g", retry=ONCE)
-    run = await rt.start("g", input, thread_id="t")
-    await rt.tick()
-    [wait] = await rt.waits(kind="human")
-    return run, wait
 
 
 PAY: Any = {"messages": [("human", "Pay")]}
@@ -99,22 +91,6 @@ async def test_the_middleware_that_asks_for_each_call_has_a_schema(sqlite_url: s
         await rt.tick()
         assert (await rt.get(run.id)).state is State.DONE
         assert paid == ["A-17"]
-
-
-def request(*allowed: str) -> dict[str, Any]:
-    return {
-        "action_requests": [{"name": "pay", "args": {"n": 1}}],
-        "review_configs": [{"action_name": "pay", "allowed_decisions": list(allowed)}],
-    }
-
-
-def inbox_item(**config: bool) -> dict[str, Any]:
-    names = ("allow_accept", "allow_ignore", "allow_respond", "allow_edit")
-    return {
-        "action_request": {"action": "pay", "args": {"n": 1}},
-        "config": {name: config.get(name, False) for name in names},
-        "description": None,
-    }
 
 
 EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"n": 2}}}

@@ -25,8 +25,9 @@ from perdure.errors import (
     NotFound,
     WaitExpired,
 )
-from perdure.types import Retry, Wait
-from tests.support.agents import Log, chain, opened
+from perdure.types import Wait
+from tests.contract.test_question_links import asked
+from tests.support.agents import Log, opened
 
 BASE = "https://agents.example.com/perdure"
 ANA = "ana@example.com"
@@ -46,14 +47,6 @@ def limited(state: Log) -> Log:
 
 def linked(url: str, **options: Any) -> Any:
     return opened(url, public_url=BASE, **options)
-
-
-async def asked(rt: Runtime, graph: Any = approve) -> Wait:
-    rt.register(chain(graph), name="g", retry=Retry(attempts=1))
-    await rt.start("g", {"log": [], "value": "Dear Bo"}, thread_id="t")
-    await rt.tick()
-    [wait] = await rt.waits()
-    return wait
 
 
 def token_of(url: str) -> str:

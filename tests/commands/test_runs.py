@@ -34,14 +34,10 @@ from tests.support.agents import (
     reaches,
     told_to_stop,
 )
+from tests.support.controls import nap
 from tests.support.polling import auntil
 
 HOUR = timedelta(hours=1)
-
-
-def nap(state: Log) -> Any:
-    perdure.sleep(HOUR)
-    return {"log": ["nap"]}
 
 
 def approve(state: Log) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
@@ -16,9 +15,6 @@ from typing import Annotated, Any, TypedDict
 from zoneinfo import ZoneInfo
 
 import pytest
-from langchain_core.runnables import RunnableConfig
-from langgraph.graph import START, StateGraph
-from langgraph.runtime import Runtime as NodeRuntime
 
 from perdure.commands import schedules
 from perdure.commands.schedules import slots
@@ -29,6 +25,8 @@ from perdure.journal import Op
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
 from tests.commands.plans import interrupted
+from tests.contract.test_schedules import builder, started
+from tests.contract.test_schedules import rt as rt
 
 NOON = datetime(2026, 6, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -41,29 +39,6 @@ class Desk:
 
 class Log(TypedDict, total=False):
     log: Annotated[list[Any], operator.add]
-
-
-def builder(word: str = "done") -> Any:
-    def note(state: Log, config: RunnableConfig, runtime: NodeRuntime[Desk]) -> Log:
-        desk = getattr(runtime.context, "operator", None)
-        return {"log": [word, desk, config["configurable"].get("user")]}
-
-    found: Any = StateGraph(Log, context_schema=Desk)
-    found.add_node("note", note)
-    found.add_edge(START, "note")
-    return found
-
-
-@pytest.fixture
-async def rt() -> AsyncIterator[TemporaryRuntime]:
-    async with runtime(clock=Clock(NOON)) as found:
-        found.register(builder(), name="agent")
-        yield found
-
-
-async def started(rt: TemporaryRuntime) -> list[str]:
-    """The slots for which a run was started, oldest first."""
-    return sorted(str(run.key) for run in await rt.runs())
 
 
 # -- slots

@@ -15,6 +15,7 @@ from langgraph.graph import END
 import perdure
 from perdure import errors
 from perdure.types import Kind, State
+from tests.contract.test_signals import hearing
 from tests.support.polling import auntil
 from tests.support.waiters import (
     DAY,
@@ -34,16 +35,6 @@ from tests.support.waiters import (
     only_wait,
     side_by_side,
 )
-
-
-def hearing(count: int, name: str = "s") -> Any:
-    """A node that hears several signals."""
-
-    def hears(state: Log) -> Log:
-        return {"log": [perdure.wait_for(name) for _ in range(count)]}
-
-    return hears
-
 
 # -- delivered
 

@@ -11,6 +11,7 @@ import pytest
 import perdure
 from perdure.errors import NotFound, WrongState
 from perdure.types import Message, State
+from tests.contract.test_announcements import asked_of
 from tests.support.agents import Log, chain, history, opened
 from tests.support.commands import main
 from tests.support.controls import HOUR, approve, echo, nap, said
@@ -81,13 +82,6 @@ async def test_the_pause_before_an_effect_is_retried_is_not_a_sleep(sqlite_url: 
 
 
 # -- a new question is announced
-
-
-async def asked_of(rt: Any, heard: list[Message]) -> list[Message]:
-    """What the handler has heard, after everything was delivered."""
-    await rt.tick()
-    assert await rt.messages() == []
-    return heard
 
 
 async def test_a_handler_that_fails_hears_of_the_question_again(sqlite_url: str) -> None:

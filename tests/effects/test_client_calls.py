@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from langgraph.config import get_config as langgraph_config
 import perdure
 from perdure.commands import health
 from perdure.errors import ThreadBusy
-from perdure.testing import TemporaryRuntime, watch_points
-from perdure.types import Retry, Run, State
+from perdure.types import Retry, State
+from tests.contract.test_children import cut, naps, rest
 from tests.support.agents import Log, chain, history, opened
-from tests.support.effects import AT_ONCE, Boom, Cut, Times
+from tests.support.effects import AT_ONCE, Boom, Times
 from tests.support.raw import execute
 
 ONCE = Retry(attempts=1)
@@ -29,11 +28,6 @@ ONCE = Retry(attempts=1)
 
 def nothing(state: Log) -> Log:
     return {"log": ["did nothing"]}
-
-
-def naps(state: Log) -> Log:
-    perdure.sleep(timedelta(hours=1))
-    return {"log": ["slept"]}
 
 
 @pytest.mark.parametrize("colour", ["blocking", "awaited"])
@@ -66,34 +60,6 @@ async def test_a_signal_sent_in_a_node_is_sent_once(url: str, colour: str) -> No
         await rt.tick()
         assert (await rt.get(listener.id)).output["log"] == ["hello", "nothing more"]
         assert sent == [True, True]
-
-
-@contextmanager
-def cut(name: str) -> Iterator[None]:
-    """The first call of this effect is made and its outcome is lost, as if its process had died."""
-    cuts = Times(1, Cut)
-
-    def hook(point: str) -> None:
-        if point == f"effect perdure.{name}.after":
-            cuts()
-
-    watch_points(hook)
-    try:
-        yield
-    finally:
-        watch_points(None)
-    assert not cuts.n, "it was not called"
-
-
-async def rest(rt: TemporaryRuntime, graph: str, state: State) -> Run:
-    """A run that rests in this state."""
-    run = await rt.start(graph, {"log": []})
-    await rt.tick()
-    if state is State.PAUSED:
-        await rt.pause(run.id)
-    found = await rt.get(run.id)
-    assert found.state is state
-    return found
 
 
 async def test_runs_that_a_node_cancels_in_another_order_are_each_cancelled(

@@ -22,18 +22,12 @@ from perdure.effects.decorator import ATTRIBUTE, effect_named
 from perdure.errors import BadArgument
 from perdure.testing import Clock
 from perdure.types import Retry, State
+from tests.contract.test_business_keys import sends
 from tests.support.agents import NOON, Log, chain, driving, gate, opened, reaches
 from tests.support.effects import AT_ONCE, Boom, started
 from tests.support.polling import auntil
 
 HOUR = timedelta(hours=1)
-
-
-def sends(send: Any, *args: Any) -> Any:
-    async def node(state: Log) -> Log:
-        return {"log": [await send(*args)]}
-
-    return chain(node)
 
 
 async def test_with_the_saver_alone_another_thread_gets_the_outcome_too(url: str) -> None:

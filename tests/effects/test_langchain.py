@@ -43,8 +43,9 @@ from perdure.errors import BadArgument
 from perdure.langchain import Durable, Policy, tool_node
 from perdure.langchain.calls import prompt_digest as digest
 from perdure.types import EffectRecord, EffectState, Retry, Run, State
-from tests.support.fork_server import ForkServer
-from tests.support.langchain_child import AGENTS, HELLO, Breaks, Broken, Ledger, Script, calls, says
+from tests.contract.test_langchain import killed as killed
+from tests.contract.test_langchain import mailer, taken_over
+from tests.support.langchain_child import HELLO, Breaks, Broken, Script, calls, says
 from tests.support.waiters import data_of, drive, healthy, only_wait
 
 AT_ONCE = Retry(attempts=3, first=timedelta(0))
@@ -78,11 +79,6 @@ class Post:
     @property
     def tool(self) -> BaseTool:
         return StructuredTool.from_function(self.send)
-
-
-def mailer() -> Script:
-    """A model that sends one mail."""
-    return Script(answers=[calls(("send", {"to": "ann"}, "c1")), says("it is sent")])
 
 
 def texts(output: Any) -> list[str]:
@@ -780,28 +776,6 @@ def test_a_tool_that_only_changes_the_state_is_safe() -> None:
 
 
 Killed = Callable[[str, str, Path, str], None]
-
-
-@pytest.fixture
-def killed(fork_server: ForkServer) -> Killed:
-    """Has a process drive an agent, and die at a point."""
-
-    def kill(agent: str, url: str, ledger: Path, point: str) -> None:
-        order: dict[str, Any] = {"agent": agent, "url": url, "ledger": str(ledger), "point": point}
-        assert fork_server.run("langchain_child:run", **order).status == -9
-
-    return kill
-
-
-async def taken_over(agent: str, url: str, ledger: Path) -> tuple[Run, list[str]]:
-    """What becomes of the run of a process that died, and what happened in the world."""
-    async with healthy(url) as rt:
-        rt.register(AGENTS[agent](str(ledger)), name="agent")
-        rt.clock.advance(timedelta(days=1))
-        await drive(rt)
-        [run] = await rt.runs()
-        found = await rt.get(run.id)
-    return found, sorted(Ledger(ledger).lines())
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from perdure.execution.recorded_reads import RecordedReads
 from perdure.journal import sqlite
 from perdure.journal.operation import Ambiguous
 from perdure.types import Retry, State
+from tests.contract.test_transactional import node_of, write
+from tests.contract.test_transactional import table as table
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
 from tests.support.effects import AT_ONCE, Boom, Times, settled, started, states
 from tests.support.entries import BatchSQLite, faulty, takes_only_batches
@@ -37,29 +39,8 @@ from tests.support.raw import execute
 ONCE = Retry(attempts=1)
 
 
-@pytest.fixture
-def table(url: str) -> str:
-    """A journal with a table of the user's own."""
-    with perdure.Saver(url) as saver:
-        saver.journal.flush()
-    execute(url, "CREATE TABLE booked (what TEXT NOT NULL)")
-    return url
-
-
 def booked(url: str) -> list[str]:
     return [what for (what,) in execute(url, "SELECT what FROM booked ORDER BY what")]
-
-
-def write(what: str | None) -> None:
-    value = "NULL" if what is None else f"'{what}'"
-    perdure.transaction().execute(f"INSERT INTO booked VALUES ({value})")
-
-
-def node_of(function: Any, *args: Any) -> Any:
-    def node(state: Log) -> Log:
-        return {"log": [function(*args)]}
-
-    return chain(node)
 
 
 @pytest.mark.parametrize("way", ["runtime", "saver", "saver-async", "coroutine"])

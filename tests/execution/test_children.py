@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 import perdure
 from perdure.errors import Expired, JoinFailed, NotInRun
 from perdure.testing import Clock
-from perdure.types import Kind, Retry, Run, State
+from perdure.types import Kind, Retry, State
+from tests.contract.test_children import children, nap, parent
 from tests.support.agents import (
     NOON,
     Log,
@@ -47,35 +47,12 @@ def work(state: Log) -> Log:
     return {"log": ["worked"], "value": f"result of {state.get('value')}"}
 
 
-def nap(state: Log) -> Log:
-    perdure.sleep(HOUR)
-    return work(state)
-
-
 def approve(state: Log) -> Log:
     return {"value": perdure.ask("ok?")}
 
 
 def fail(state: Log) -> Log:
     raise Boom("no luck")
-
-
-def parent(rt: perdure.Runtime, *graphs: str, **options: Any) -> Any:
-    """A graph that starts a child of each of these graphs, and joins them in its next node."""
-
-    async def starts(state: Log) -> Log:
-        children = [await rt.start(one, {"value": n}, **options) for n, one in enumerate(graphs)]
-        return {"log": [child.id for child in children]}
-
-    def joins(state: Log) -> Log:
-        return {"value": [found["value"] for found in perdure.join(state["log"])]}
-
-    return chain(starts, joins)
-
-
-async def children(rt: perdure.Runtime, run: Run) -> list[Run]:
-    """Oldest first."""
-    return (await rt.runs(parent_id=run.id))[::-1]
 
 
 async def test_a_parent_waits_for_its_children_without_a_process(url: str) -> None:

@@ -4,12 +4,10 @@ it was away, and whatever its agent's code catches. Nobody beside it notices."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
 import pytest
-from langgraph.graph import START, StateGraph
 
 import perdure
 import perdure.testing
@@ -21,24 +19,12 @@ from perdure.execution.start import begin_segment
 from perdure.journal import Refused
 from perdure.testing import TemporaryRuntime
 from perdure.types import EventKind, State
+from tests.contract.test_fence import chain
+from tests.contract.test_fence import rt as rt
 
 
 class Mine(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
-
-
-def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:
-    graph = StateGraph(Mine)
-    graph.add_sequence(nodes)
-    graph.add_edge(START, nodes[0].__name__)
-    return graph
-
-
-@pytest.fixture
-def rt(url: str) -> Iterator[TemporaryRuntime]:
-    with perdure.testing.runtime(url) as rt:
-        assert isinstance(rt, TemporaryRuntime)
-        yield rt
 
 
 # -- what the fence refuses

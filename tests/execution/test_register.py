@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
@@ -25,6 +24,7 @@ import perdure
 from perdure.errors import BadArgument, NotDurable, TypeNotAllowed, UnknownGraph
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
+from tests.support.bound import rt as rt
 
 T: RunnableConfig = {"configurable": {"thread_id": "t"}}
 
@@ -48,12 +48,6 @@ def builder(word: str = "noted") -> StateGraph[Log]:
     found.add_node("note", lambda state: {"log": [word]})
     found.add_edge(START, "note")
     return found
-
-
-@pytest.fixture
-def rt() -> Iterator[TemporaryRuntime]:
-    with runtime() as found:
-        yield found
 
 
 # -- what it takes

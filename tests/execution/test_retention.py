@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,9 @@ from perdure.errors import BadArgument
 from perdure.execution import sweeps
 from perdure.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime
-from perdure.types import Retention, Run
-from tests.support.agents import NOON, chain, driving, opened
-from tests.support.controls import ONCE, approve, echo, fail, said
+from perdure.types import Retention
+from tests.contract.test_deleting import ended, register
+from tests.support.agents import NOON, driving, opened
 from tests.support.polling import auntil
 
 DAY = timedelta(days=1)
@@ -25,23 +24,6 @@ POLICY = Retention(done=30 * DAY, failed=90 * DAY)
 def url(sqlite_url: str) -> str:
     """SQLite: the statements are those of `prune`, and one read."""
     return sqlite_url
-
-
-def register(rt: TemporaryRuntime) -> None:
-    async def parent(state: Any) -> Any:
-        await rt.start("done", said("a"), thread_id="child")
-        return {"log": []}
-
-    rt.register(chain(echo), name="done")
-    rt.register(chain(fail), name="failed", retry=ONCE)
-    rt.register(chain(("approve", approve)), name="waiting")
-    rt.register(chain(("parent", parent), ("approve", approve)), name="parent")
-
-
-async def ended(rt: TemporaryRuntime, graph: str, count: int) -> list[Run]:
-    made = [await rt.start(graph, said("a"), thread_id=f"{graph}-{n}") for n in range(count)]
-    await rt.tick(limit=1000)
-    return made
 
 
 async def left(rt: TemporaryRuntime) -> list[str]:

@@ -32,44 +32,20 @@ from perdure.commands.runs import RunRow
 from perdure.errors import NotSettled
 from perdure.journal.clock import LONGEST_LEASE, HostTime, host_clock
 from perdure.types import State
+from tests.contract.test_clocks import Wall, drive_both, worker
 from tests.contract.test_takeover import Place, is_state, until_recovered
 from tests.contract.test_takeover import place as place
 from tests.support.agents import Log, chain, driving, gate, reaches
-from tests.support.fork_server import Child, ForkServer
+from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil, until
-from tests.support.runtime_child import SteppedClock, worker_process, worker_runtime
+from tests.support.runtime_child import SteppedClock, worker_runtime
 
 LEASE = 0.8
-
-
-class Wall:
-    """The wall clock of one worker: a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.set_by(timedelta())
-
-    def set_by(self, step: timedelta) -> None:
-        new = self.file.with_suffix(".new")
-        new.write_text(str(step.total_seconds()))
-        new.replace(self.file)
 
 
 @pytest.fixture
 def walls(tmp_path: Path) -> tuple[Wall, Wall]:
     return Wall(tmp_path / "first wall"), Wall(tmp_path / "second wall")
-
-
-def worker(server: ForkServer, url: str, wall: Wall, *host: str, **order: Any) -> Any:
-    options = {"lease": LEASE}
-    return worker_process(server, url, clock=[str(wall.file), *host], options=options, **order)
-
-
-async def drive_both(rt: perdure.Runtime, place: Place, first: Child) -> Any:
-    """A run that the first worker is in the middle of."""
-    run = await rt.start("hold", place.input("it"), thread_id="t")
-    until(place.begun("it", first.pid), "a node that began")
-    return run
 
 
 @pytest.mark.slow

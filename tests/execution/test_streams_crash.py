@@ -13,13 +13,13 @@ nothing is lost, nothing is there twice, and the numbers have no gap.
 from __future__ import annotations
 
 import asyncio
-import signal
 
 import pytest
 
 import perdure
 from perdure.commands.streams import chunks_after
-from tests.support.fork_server import Child, ForkServer
+from tests.contract.test_stream_workers_crash import Workers, listen
+from tests.support.fork_server import ForkServer
 from tests.support.raw import execute
 from tests.support.stream_child import COUNT_MODES, COUNTED, Listener, counted
 from tests.support.sweep import examples
@@ -28,43 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 EVERY = 10
 """Chunks between two kills."""
-
-
-class Workers:
-    """The one worker of a journal, replaced whenever it is killed."""
-
-    def __init__(self, server: ForkServer, url: str) -> None:
-        self._server, self._url = server, url
-        self.killed = 0
-        self._child = self._new()
-
-    def _new(self) -> Child:
-        return self._server.start("stream_child:work", url=self._url)
-
-    async def kill(self) -> None:
-        self.killed += 1
-        self._child.send(signal.SIGKILL)
-        await asyncio.to_thread(self._child.wait)
-        self._child = self._new()
-
-    async def stop(self) -> None:
-        self._child.send(signal.SIGKILL)
-        await asyncio.to_thread(self._child.wait)
-
-
-async def listen(client: perdure.Client, run_id: str, *, pause: float = 0.0) -> Listener:
-    """A reader that is cut off again and again, and goes on from the last number it saw."""
-    heard = Listener()
-    while True:
-        count = 0
-        async for chunk in client.stream(run_id, after=heard.seen):
-            heard.hear(chunk)
-            count += 1
-            if count == 7:
-                break
-        else:
-            return heard
-        await asyncio.sleep(pause)
 
 
 async def test_a_reader_has_every_step_once_though_transactions_take_several(

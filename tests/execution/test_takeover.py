@@ -5,7 +5,6 @@ database that restarts nor a clock that is set loses or repeats anything."""
 from __future__ import annotations
 
 import asyncio
-import operator
 import os
 import random
 import signal
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
@@ -26,33 +25,14 @@ from perdure import connect
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.testing import Clock
 from perdure.types import Run, State
+from tests.contract.test_takeover import Mine, Place
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
-from tests.support.runtime_child import Ledger, worker_process, worker_runtime
+from tests.support.runtime_child import worker_process, worker_runtime
 
 
 async def kinds(rt: perdure.Runtime, run: Run) -> list[str]:
     return [event.kind for event in await rt.events(run.id)]
-
-
-class Place:
-    """A folder with a ledger, as the nodes of `tests.support.runtime_child` use it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.ledger = Ledger(folder / "ledger")
-
-    def input(self, name: str) -> dict[str, Any]:
-        return {"folder": str(self.folder), "name": name, "log": []}
-
-    def touch(self, name: str) -> None:
-        (self.folder / name).touch()
-
-    def begun(self, name: str, pid: int) -> Callable[[], bool]:
-        return lambda: f"{name} hold {pid}" in self.ledger.lines()
-
-    def times(self, words: str) -> int:
-        return sum(line.startswith(words) for line in self.ledger.lines())
 
 
 @pytest.fixture
@@ -64,11 +44,6 @@ def place(tmp_path: Path) -> Place:
 
 
 # -- several at once
-
-
-class Mine(TypedDict, total=False):
-    name: str
-    log: Annotated[list[str], operator.add]
 
 
 def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:

@@ -13,7 +13,7 @@ from perdure.types import EventKind, Retry, State
 from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain
 from tests.support.raw import execute
-from tests.support.ui import Page, Person, ui_account, ui_server
+from tests.support.ui import Page, Person, ui_account
 from tests.support.xss import PAYLOADS
 
 ONCE = Retry(attempts=1)
@@ -49,12 +49,6 @@ def rt(sqlite_url: str) -> Iterator[Runtime]:
     found.register(chain(mail), name="mail", retry=ONCE)
     found.register(chain(pay), name="pay", retry=ONCE)
     with found:
-        yield found
-
-
-@pytest.fixture
-def person(rt: Runtime) -> Iterator[Person]:
-    with ui_server(rt, worker=False) as found:
         yield found
 
 

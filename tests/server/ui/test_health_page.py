@@ -12,7 +12,7 @@ from perdure.runtime import Runtime
 from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain
 from tests.support.raw import execute
-from tests.support.ui import Person, ui_account, ui_server
+from tests.support.ui import Person, ui_account
 
 
 def ask(state: Log) -> Any:
@@ -24,12 +24,6 @@ def rt(sqlite_url: str) -> Iterator[Runtime]:
     found = perdure.Runtime(sqlite_url)
     found.register(chain(ask), name="ask")
     with found:
-        yield found
-
-
-@pytest.fixture
-def person(rt: Runtime) -> Iterator[Person]:
-    with ui_server(rt, worker=False) as found:
         yield found
 
 

@@ -8,37 +8,26 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-import pytest_asyncio
 
 import perdure
 from perdure.commands import tokens
 from perdure.server.ui.identity import Session
 from perdure.server.ui.page_route import browser_cookie, session_cookie
 from perdure.types import Wait
+from tests.contract.test_serving import hostile as hostile
 from tests.server.ui.html_judge import faults
 from tests.support.agent_server import served
 from tests.support.hostile_journal import fill
-from tests.support.http import Visitor, account, pages_of, signer_of, visiting
+from tests.support.http import Visitor, account, pages_of, signer_of
 from tests.support.sweep import examples, sample
 from tests.support.ui_addresses import FOUND, NO_PAGE, STREAMS, addresses
 from tests.support.xss import LONG, PAYLOADS
 
 OPERATOR = "<b>root</b>"
 SEEDS = examples(len(PAYLOADS), 12)
-
-
-@pytest_asyncio.fixture
-async def hostile(sqlite_url: str) -> AsyncIterator[tuple[perdure.Runtime, Visitor]]:
-    """A journal full of them, and an operator who looks at it."""
-    async with perdure.Runtime(sqlite_url) as rt:
-        await fill(rt, range(SEEDS))
-        async with visiting(rt) as visitor:
-            await visitor.sign_in(await account(rt, "admin", name=OPERATOR))
-            yield rt, visitor
 
 
 async def test_every_page_is_visited_here(sqlite_url: str) -> None:

@@ -22,6 +22,7 @@ from perdure.server.ui import inbox
 from perdure.server.ui.inbox_items import dom_id
 from perdure.testing import TemporaryRuntime
 from tests.server.ui.test_question_page import HOSTILE, answered, damage, pages
+from tests.server.ui.test_question_page import runtime as runtime
 from tests.server.ui.ui_live import Stream
 from tests.support.agent_server import served
 from tests.support.polling import until
@@ -38,13 +39,6 @@ def charge(amount: int) -> str:
 
 def breaks() -> Any:
     raise ValueError("The warehouse is away.")
-
-
-@pytest.fixture
-def runtime(sqlite_url: str) -> Iterator[TemporaryRuntime]:
-    found = perdure.testing.runtime(sqlite_url)
-    yield found
-    found.close()
 
 
 def start(runtime: TemporaryRuntime, name: str, **options: Any) -> Any:

@@ -18,6 +18,8 @@ from perdure import Runtime
 from perdure.commands import tokens
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry
+from tests.contract.test_links import link, mailer
+from tests.contract.test_links import runtime as runtime
 from tests.server.ui.html_judge import faults
 from tests.support.mail_server import receiving_mail
 from tests.support.reviewed_agents import asking, begin, reviewed_agent
@@ -28,33 +30,12 @@ BASE = "https://agents.example.com"
 HOSTILE = "</textarea></title><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{7*7}}"
 
 
-@pytest.fixture
-def runtime(sqlite_url: str) -> Iterator[TemporaryRuntime]:
-    found = perdure.testing.runtime(sqlite_url, public_url=BASE)
-    yield found
-    found.close()
-
-
 @contextmanager
 def served(runtime: Runtime) -> Iterator[Person]:
     """Somebody with a browser who is not signed in, at a server that requires it."""
     runtime.journal.run(tokens.create(runtime.engine, "op", ["admin"]))
     with ui_server(runtime, worker=False) as person:
         yield person.stranger()
-
-
-def link(runtime: Runtime, wait: Any, to: str = ANA, **options: Any) -> str:
-    """The path of a new link."""
-    url = urlsplit(runtime.blocking.link(wait.id, to=to, **options))
-    return f"{url.path}?{url.query}"
-
-
-def mailer(runtime: Runtime, **options: Any) -> tuple[Any, Any]:
-    agent, sent = reviewed_agent(
-        {"to": "bo", "body": "Hello"}, says="It is only a test.", **options
-    )
-    _, wait = begin(runtime, "mailer", agent)
-    return wait, sent
 
 
 def answers(runtime: Runtime, wait: Any) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from perdure.runtime import Runtime
 from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain
 from tests.support.raw import execute
-from tests.support.ui import Person, ui_account, ui_server
+from tests.support.ui import Person, ui_account
 from tests.support.xss import PAYLOADS
 
 
@@ -28,12 +28,6 @@ def rt(sqlite_url: str) -> Iterator[Runtime]:
     found = perdure.Runtime(sqlite_url)
     found.register(chain(tell), name="tell")
     with found:
-        yield found
-
-
-@pytest.fixture
-def person(rt: Runtime) -> Iterator[Person]:
-    with ui_server(rt, worker=False) as found:
         yield found
 
 

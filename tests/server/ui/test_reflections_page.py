@@ -14,19 +14,13 @@ from perdure.runtime import Runtime
 from perdure.types import State
 from tests.server.ui.html_judge import faults
 from tests.support.raw import execute
-from tests.support.ui import Person, ui_account, ui_server
+from tests.support.ui import Person, ui_account
 from tests.support.xss import PAYLOADS
 
 
 @pytest.fixture
 def rt(sqlite_url: str) -> Iterator[Runtime]:
     with perdure.Runtime(sqlite_url) as found:
-        yield found
-
-
-@pytest.fixture
-def person(rt: Runtime) -> Iterator[Person]:
-    with ui_server(rt, worker=False) as found:
         yield found
 
 

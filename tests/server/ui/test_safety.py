@@ -14,6 +14,7 @@ from starlette.routing import Mount
 
 import perdure
 from perdure.server.ui.page_route import POLICY, browser_cookie, session_cookie
+from tests.contract.test_page_scopes import posts
 from tests.server.ui.html_judge import faults
 from tests.support.agents import opened
 from tests.support.http import account, csrf, filled, pages_of, signer_of, visiting
@@ -208,14 +209,6 @@ async def test_a_method_cannot_be_overridden(sqlite_url: str) -> None:
 
 
 # -- who may do what
-
-
-def posts(rt: perdure.Runtime) -> list[str]:
-    """Where forms are posted to, except where nobody is signed in."""
-    public = ("/ui/sign-in", "/ui/sign-out")
-    routes = [one for one in pages_of(rt) if "POST" in (one.methods or ())]
-    found = [one.path for one in routes if one.path not in public and "{path:path}" not in one.path]
-    return [one for one in found if one not in UNSIGNED]
 
 
 UNSIGNED: tuple[str, ...] = ("/ui/link", "/ui/link/difference")

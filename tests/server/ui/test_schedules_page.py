@@ -11,7 +11,7 @@ from perdure.runtime import Runtime
 from perdure.views.formatting import short_id
 from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain
-from tests.support.ui import Person, ui_account, ui_server
+from tests.support.ui import Person, ui_account
 from tests.support.xss import PAYLOADS, as_name
 
 
@@ -24,12 +24,6 @@ def rt(sqlite_url: str) -> Iterator[Runtime]:
     found = perdure.Runtime(sqlite_url)
     found.register(chain(note), name="digest")
     with found:
-        yield found
-
-
-@pytest.fixture
-def person(rt: Runtime) -> Iterator[Person]:
-    with ui_server(rt, worker=False) as found:
         yield found
 
 
