@@ -5,7 +5,6 @@ It is bound to what was shown: whoever answers a question that has changed meanw
 
 from __future__ import annotations
 
-import asyncio
 from datetime import date, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -18,13 +17,12 @@ from pydantic import BaseModel, field_validator
 import perdure
 from perdure import errors
 from perdure.times import utc_time
-from perdure.types import Kind, State
+from perdure.types import State
 from tests.contract.test_answers import JSON, Decision, Review, Vote, everything
 from tests.support.http import serving
 from tests.support.waiters import (
     DAY,
     HOUR,
-    MS,
     Log,
     asking,
     begin,
@@ -231,16 +229,6 @@ async def test_a_late_answer_is_refused_before_and_after_its_default_was_used(ur
         assert (await only_wait(rt, run)).value == "r"
 
 
-async def test_an_answer_a_millisecond_before_the_expiry_is_in_time() -> None:
-    async with healthy() as rt:
-        run = await begin(rt, chain(asking("q", expires=DAY, default="nobody")))
-        rt.clock.advance(DAY - MS)
-        await rt.answer((await only_wait(rt, run)).id, "ana")
-        rt.clock.advance(MS)
-        await drive(rt)
-        assert await log_of(rt, run) == [("q", "ana")]
-
-
 async def test_nobody_answers_a_run_that_was_cancelled(url: str) -> None:
     async with healthy(url) as rt:
         run = await begin(rt, side_by_side(asking("q"), asking("r", "again")))
@@ -255,18 +243,6 @@ async def test_nobody_answers_a_run_that_was_cancelled(url: str) -> None:
 
 
 # -- other ways to answer
-
-
-async def test_a_paused_run_takes_an_answer_and_uses_it_when_it_is_resumed() -> None:
-    async with healthy() as rt:
-        run = await begin(rt, chain(asking("q")))
-        await rt.pause(run.id)
-        await rt.answer((await only_wait(rt, run)).id, 1)
-        await drive(rt)
-        assert (await rt.get(run.id)).state is State.PAUSED
-        await rt.resume(run.id)
-        await drive(rt)
-        assert await log_of(rt, run) == [("q", 1)]
 
 
 async def test_an_answer_survives_a_segment_that_fails_with_it() -> None:
@@ -329,22 +305,6 @@ async def test_a_bound_graph_is_answered_by_a_command_as_before(url: str) -> Non
         assert sorted(told["log"]) == [("q", "Q"), ("r", "R")]
         [run] = await rt.runs()
         assert run.state is State.DONE
-
-
-async def test_answers_work_without_a_loop() -> None:
-    async with healthy() as rt:
-
-        def blocking() -> Any:
-            calls = rt.blocking
-            rt.register(chain(asking("q")), name="g")
-            run = calls.start("g", {"log": []}, thread_id="t")
-            calls.tick()
-            [wait] = calls.waits(kind=Kind.HUMAN)
-            calls.answer(wait.id, 1, by="ana")
-            calls.tick()
-            return calls.get(run.id).output
-
-        assert await asyncio.to_thread(blocking) == {"log": [("q", 1)]}
 
 
 async def test_expiry_may_be_far_away() -> None:

@@ -109,32 +109,6 @@ async def test_the_last_word_of_a_score_counts(url: str) -> None:
         assert found == {"touch 1": 1.0, "touch 2": 0.5, "": -3.0}
 
 
-async def test_scores_go_with_their_run(url: str) -> None:
-    async with opened(url) as rt:
-        run = await begin(rt, at_step(1))
-        await rt.score(run.id, "reply", 1.0)
-        rt.clock.advance(DAY)
-        assert await rt.prune(older_than=timedelta(hours=1)) == 1
-        with pytest.raises(errors.NotFound):
-            await rt.scores(run.id)
-        with pytest.raises(errors.NotFound):
-            await rt.score(run.id, "reply", 1.0)
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["", [1], None, float("nan"), float("inf"), 10**400],
-    ids=["empty", "list", "none", "nan", "inf", "large"],
-)
-async def test_a_score_that_is_neither_a_number_nor_a_category_is_refused(
-    sqlite_url: str, value: Any
-) -> None:
-    async with opened(sqlite_url) as rt:
-        run = await begin(rt, at_step(1))
-        with pytest.raises(errors.BadArgument):
-            await rt.score(run.id, "reply", value)
-
-
 # -- a question that a signal takes back
 
 

@@ -27,6 +27,7 @@ from tests.support.agents import (
     Log,
     chain,
     checkpoints,
+    driven,
     driving,
     gate,
     history,
@@ -57,14 +58,6 @@ async def ids(rt: Runtime, **filters: Any) -> list[str]:
 
 
 # -- accepting
-
-
-async def test_a_process_without_graphs_can_start_runs_for_workers_elsewhere(url: str) -> None:
-    async with opened(url) as rt, opened(url) as worker:
-        run = await rt.start("g", said("hi"))
-        worker.register(chain(echo), name="g")
-        await worker.tick()
-        assert (await rt.get(run.id)).output == said("hi", "1 before")
 
 
 async def test_the_same_key_on_another_thread_is_another_run(sqlite_url: str) -> None:
@@ -110,9 +103,7 @@ async def test_a_strategy_that_stops_others_stops_nothing_when_its_run_is_refuse
     sqlite_url: str,
 ) -> None:
     async with opened(sqlite_url) as rt:
-        rt.register(chain(approve), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(approve), said("a"), thread_id="t")
         with pytest.raises(Unserializable, match="value"):
             await rt.start("g", {"value": print}, thread_id="t", multitask_strategy="rollback")
         assert (await rt.get(run.id)).state == State.WAITING
@@ -215,9 +206,7 @@ async def test_a_pending_run_is_taken_over(url: str, strategy: Any) -> None:
 
 async def test_interrupt_keeps_the_steps_of_a_waiting_run(url: str) -> None:
     async with opened(url) as rt:
-        rt.register(chain(echo, approve), name="g")
-        old = await rt.start("g", said("old"), thread_id="t")
-        await rt.tick()
+        old = await driven(rt, chain(echo, approve), said("old"), thread_id="t")
         [wait] = await rt.waits()
         new = await rt.start("g", said("new"), thread_id="t", multitask_strategy="interrupt")
         assert (await rt.get(old.id)).state == State.CANCELLED
@@ -308,9 +297,7 @@ async def test_the_same_key_again_does_not_stop_the_run_it_made(url: str) -> Non
 async def test_a_run_without_input_goes_on_where_the_thread_stopped(url: str) -> None:
     calls = Calls()
     async with opened(url) as rt:
-        rt.register(chain(calls.node("one"), approve), name="g")
-        stopped = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        stopped = await driven(rt, chain(calls.node("one"), approve), said("a"), thread_id="t")
         await rt.cancel(stopped.id)
         run = await rt.start("g", thread_id="t")
         await rt.tick()
@@ -409,21 +396,6 @@ async def test_context_config_metadata_and_tags_are_given_again_at_every_segment
         )
         assert seen == [expected, expected]
         assert (await rt.get(run.id)).output == said("a", "look", "nap", "look")
-
-
-async def test_a_run_keeps_the_version_it_was_started_with(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as old, opened(sqlite_url) as both:
-        old.register(chain(("old", echo)), name="g", version="1")
-        both.register(chain(("old", echo)), name="g", version="1")
-        both.register(chain(("new", echo)), name="g", version="2")
-        newest = await both.start("g", said("a"))
-        first = await both.start("g", said("a"), version="1")
-        assert (newest.version, first.version) == ("2", "1")
-        assert (await old.tick()).claimed == 1
-        assert (await both.get(first.id)).state == State.DONE
-        assert (await both.get(newest.id)).state == State.PENDING
-        await both.tick()
-        assert (await both.get(newest.id)).state == State.DONE
 
 
 @pytest.mark.parametrize("durability", ["auto", "sync", "async", "exit"])
@@ -549,18 +521,3 @@ async def test_what_a_run_gives_back_is_what_invoke_gives(url: str) -> None:
         await rt.tick()
         assert (await rt.get(one.id)).output == {"twice": 42}
         assert (await rt.get(two.id)).output == chain(echo).compile().invoke(said("a"))
-
-
-def test_the_same_methods_are_there_for_callers_without_a_loop(sqlite_url: str) -> None:
-    with Runtime(sqlite_url) as rt:
-        rt.register(chain(approve), name="g")
-        run = rt.blocking.start("g", said("a"), thread_id="t")
-        assert rt.blocking.tick().waiting == 1
-        [wait] = rt.blocking.waits(thread_id="t")
-        rt.blocking.answer(wait.id, "yes", by="ana")
-        assert rt.blocking.work(until_idle=True).done == 1
-        assert rt.blocking.get(run.id).output == said("a", "approved yes")
-        assert [one.id for one in rt.blocking.runs()] == [run.id]
-        assert rt.blocking.events(run.id)[-1].kind == "done"
-        with pytest.raises(NotFound):
-            rt.blocking.get("nobody")

@@ -17,7 +17,7 @@ from perdure.errors import BadArgument, NotFound
 from perdure.journal.operation import Ambiguous
 from perdure.types import EventKind, Run, Score, State
 from tests.commands.test_dialects import asked
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import Log, chain, driven, opened
 from tests.support.raw import execute
 
 
@@ -32,9 +32,7 @@ def works(state: Log) -> Log:
 
 async def ended(rt: Any) -> Run:
     """A run that sent something, and ended."""
-    rt.register(chain(works), name="works")
-    run = await rt.start("works", {"log": []}, thread_id="t")
-    await rt.tick()
+    run = await driven(rt, chain(works), {"log": []}, thread_id="t", name="works")
     done: Run = await rt.get(run.id)
     assert done.state is State.DONE
     return done
@@ -122,6 +120,9 @@ async def test_a_score_must_be_about_something_of_its_run(sqlite_url: str) -> No
             (NotFound, {"step": checkpoint}),
             (BadArgument, {"step": checkpoint, "about": "touch 1"}),
             (BadArgument, {"value": float("nan")}),
+            (BadArgument, {"value": float("inf")}),
+            (BadArgument, {"value": 10**400}),
+            (BadArgument, {"value": ""}),
             (BadArgument, {"value": None}),
             (BadArgument, {"value": [1]}),
         ):

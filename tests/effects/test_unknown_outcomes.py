@@ -6,8 +6,6 @@ What is held, a person settles.
 from __future__ import annotations
 
 import asyncio
-import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from tests.support.effects import (
     AT_ONCE,
     Boom,
     Cut,
-    Mortals,
     Pair,
     Times,
     colour,
@@ -31,10 +28,8 @@ from tests.support.effects import (
     one,
     settled,
     started,
-    states,
 )
 from tests.support.effects import children as children
-from tests.support.runtime_child import Ledger
 
 # -- an intent without an outcome
 
@@ -141,21 +136,6 @@ async def test_a_careful_effect_that_was_cut_off_holds_until_a_person_says(
         assert main(["settle", "--at", url, raised.value.key, "done", "--result", '"by hand"']) == 0
         assert (await continue_run())["log"] == ["by hand"]
     assert calls == ["ana"]
-
-
-@pytest.mark.parametrize("point", ["effect mail.before", "effect mail.after", "write_effect.after"])
-async def test_a_process_that_is_killed_around_the_call_leaves_it_to_the_next(
-    url: str, point: str, children: Mortals, tmp_path: Path
-) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    assert children.live("mails", url, str(tmp_path / "ledger"), point) == -signal.SIGKILL
-    assert states(url) == ["open"]
-    assert children.live("mails", url, str(tmp_path / "ledger")) == 0
-    assert len(set(ledger.lines())) == 1  # with one key, however often
-    assert len(ledger.lines()) == (1 if point == "effect mail.before" else 2)
-    async with opened(url) as rt:
-        [run] = await rt.runs()
-        assert run.output["log"] == ["sent ana", "second"]
 
 
 # -- a person settles

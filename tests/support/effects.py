@@ -184,17 +184,6 @@ def states(url: str) -> list[str]:
 # -- stories: graphs whose effects go to a ledger, in a process that is killed
 
 
-def mails(ledger: Ledger) -> Any:
-    """A mail, then a step."""
-
-    @perdure.effect(name="mail")
-    def mail(to: str) -> str:
-        ledger.add(f"mail {to} {perdure.key()}")
-        return f"sent {to}"
-
-    return _two(lambda: mail("ana"), ledger)
-
-
 def careful(ledger: Ledger) -> Any:
     """A mail nobody may send twice."""
 
@@ -244,7 +233,6 @@ def trip(ledger: Ledger) -> Any:
 
 
 STORIES: dict[str, Callable[[Ledger], Any]] = {
-    "mails": mails,
     "careful": careful,
     "books": books,
     "trip": trip,

@@ -221,11 +221,6 @@ class BatchSQLite(SQLite):
         return rows
 
 
-def use_batches() -> None:
-    """Open every SQLite journal of this process as one that takes only batches."""
-    sqlite.SQLite = BatchSQLite  # type: ignore[misc]
-
-
 def takes_only_batches(url: str) -> bool:
     return not connect_later(url).capabilities.interactive
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any, cast
 
 import psycopg
@@ -99,21 +99,6 @@ def execute(url: str, sql: str, *params: Any) -> list[tuple[Any, ...]]:
     """Run one statement past perdure; `?` is a parameter."""
     with closing(Database(url)) as database:
         return database.execute(sql, *params)
-
-
-@contextmanager
-def held_open(url: str, *statements: str) -> Iterator[None]:
-    """Run statements in a transaction that is committed when the block ends."""
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db, db:
-            for sql in statements:
-                db.execute(sql)
-            yield
-    else:
-        with psycopg.connect(url) as connection:
-            for sql in statements:
-                connection.execute(sql.encode())
-            yield
 
 
 def rewrite(url: str, table: str, column: str, change: Callable[[bytes], bytes]) -> None:

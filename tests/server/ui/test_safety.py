@@ -211,10 +211,6 @@ async def test_a_method_cannot_be_overridden(sqlite_url: str) -> None:
 # -- who may do what
 
 
-UNSIGNED: tuple[str, ...] = ("/ui/link", "/ui/link/difference")
-"""Forms that a signed link leads to, which need no account."""
-
-
 async def test_pages_of_an_account_show_only_what_it_may_do(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, visiting(rt) as visitor:
         await visitor.sign_in(await account(rt, "answer"))
