@@ -21,12 +21,7 @@ from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
 from tests.checkpoint.forged import forge_state, forge_value, forge_writes
 from tests.support import samples as s
 from tests.support.raw import LONG, config, put, values_of
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
+from tests.support.sqlite_only import url as url
 
 
 class State(TypedDict, total=False):

@@ -33,13 +33,6 @@ def command(capsys: pytest.CaptureFixture[str], url: str) -> Command:
     return commands_at(capsys, url)
 
 
-@perdure.effect
-def send(to: str) -> str:
-    if to == "nobody":
-        raise ConnectionError("refused")
-    return "sent"
-
-
 @perdure.effect(unknown="hold")
 def charge(amount: int) -> str:
     raise ConnectionError("no answer")

@@ -14,8 +14,6 @@ from perdure.times import milliseconds
 from tests.support.agents import NOON, Log, chain, opened
 from tests.support.raw import execute
 
-SECOND = timedelta(seconds=1)
-
 
 def tell(state: Log) -> Any:
     for text in state["log"]:

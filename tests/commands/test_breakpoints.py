@@ -11,6 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from perdure import failpoints
 from perdure.types import Kind, State
 from tests.support.polling import auntil
+from tests.support.sqlite_only import url as url
 from tests.support.waiters import (
     DAY,
     Log,
@@ -24,12 +25,6 @@ from tests.support.waiters import (
     only_wait,
     side_by_side,
 )
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 @pytest.mark.parametrize("where", ["interrupt_before", "interrupt_after"])

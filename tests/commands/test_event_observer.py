@@ -19,7 +19,7 @@ from perdure.execution.start import begin_segment
 from perdure.journal import Refused, Row, Statement
 from perdure.journal.operation import Ambiguous
 from perdure.types import EventKind, Run, State
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import Log, chain, driven, opened
 from tests.support.entries import faulty
 from tests.support.polling import auntil
 
@@ -45,9 +45,7 @@ def work(state: Log) -> Log:
 async def test_every_event_of_a_run_is_told_once_as_it_is_stored(url: str) -> None:
     seen = Seen()
     async with opened(url, observe=seen) as rt:
-        rt.register(chain(work, ask), name="g")
-        run = await rt.start("g", {"log": []}, thread_id="t", key="k")
-        await rt.tick()
+        run = await driven(rt, chain(work, ask), {"log": []}, thread_id="t", key="k")
         [wait] = await rt.waits()
         await rt.answer(wait.id, "yes", by="ada")
         await rt.tick()
@@ -100,9 +98,7 @@ async def test_the_runs_of_a_thread_that_is_taken_over_are_told_too(url: str) ->
 async def test_what_a_fenced_driver_would_have_stored_is_not_told(url: str) -> None:
     seen = Seen()
     async with opened(url, observe=seen) as rt:
-        rt.register(chain(ask), name="g")
-        run = await rt.start("g", {"log": []}, thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(ask), {"log": []}, thread_id="t")
         [wait] = await rt.waits()
         driver, graph = rt.engine.driver, rt.engine.graphs.chosen()["g@"]
         now = rt.clock.now()
@@ -158,9 +154,7 @@ async def test_the_event_of_a_transactional_effect_is_told(url: str) -> None:
         return "booked"
 
     async with opened(url, observe=seen) as rt:
-        rt.register(chain(("book", lambda state: {"log": [book()]})), name="g")
-        run = await rt.start("g", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(("book", lambda state: {"log": [book()]})), {"log": []})
         stored = await rt.events(run.id)
     assert seen.kinds(run) == [event.kind for event in stored]
     assert EventKind.EFFECT in seen.kinds(run)

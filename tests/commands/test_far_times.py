@@ -11,7 +11,7 @@ import perdure
 from perdure.errors import BadArgument
 from perdure.times import LATEST, deadline, milliseconds, moment
 from perdure.types import Retry, State
-from tests.support.agents import NOON, Log, chain, opened
+from tests.support.agents import NOON, Log, chain, driven, opened
 from tests.support.raw import execute
 
 WEST = timezone(timedelta(hours=-12))
@@ -66,9 +66,7 @@ async def test_an_interrupt_with_a_far_time_is_listed(sqlite_url: str, wake_at: 
 
     async with opened(sqlite_url) as rt:
         asks = chain(("ask", lambda state: interrupt({"wake_at": wake_at})))
-        rt.register(asks, name="agent")
-        run = await rt.start("agent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, asks, {"log": []}, name="agent")
         assert (await rt.get(run.id)).state is State.WAITING
         [wait] = await rt.waits()
         assert wait.wake_at is None or wait.wake_at <= LATEST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -26,61 +27,39 @@ def test_a_quiet_journal_is_healthy() -> None:
     assert {one.tone for one in report.signs} == {"good", "plain"}
 
 
+def due(runs: int, late_ms: int) -> dict[str, Any]:
+    return {"signs": QUIET._replace(due=[GraphDue("a", runs, late_ms)])}
+
+
+def signs(**changed: Any) -> dict[str, Any]:
+    return {"signs": QUIET._replace(**changed)}
+
+
+def asked(count: int, ago: timedelta) -> dict[str, Any]:
+    return {"questions": count, "oldest_question": NOW - ago}
+
+
 @pytest.mark.parametrize(
-    ("facts", "name", "figure", "tone"),
+    ("changed", "name", "figure", "tone"),
     [
-        (replace(FACTS, workers=WorkerCount(0, 1)), "Workers", "0", "bad"),
-        (replace(FACTS, workers=WorkerCount(2, 1)), "Workers", "2", "warn"),
-        (
-            replace(FACTS, signs=QUIET._replace(due=[GraphDue("a", 3, 4_000)])),
-            "Due runs",
-            "on time",
-            "good",
-        ),
-        (
-            replace(FACTS, signs=QUIET._replace(due=[GraphDue("a", 3, 40_000)])),
-            "Due runs",
-            "40s",
-            "warn",
-        ),
-        (
-            replace(FACTS, signs=QUIET._replace(due=[GraphDue("a", 1000, 7_200_000)])),
-            "Due runs",
-            "2h",
-            "bad",
-        ),
-        (
-            replace(FACTS, questions=3, oldest_question=NOW - timedelta(hours=2)),
-            "Questions",
-            "3",
-            "plain",
-        ),
-        (
-            replace(FACTS, questions=1000, oldest_question=NOW - timedelta(days=2)),
-            "Questions",
-            "1,000+",
-            "warn",
-        ),
-        (replace(FACTS, runs={State.HELD: 4}), "Held runs", "4", "warn"),
-        (
-            replace(FACTS, signs=QUIET._replace(unknown=2, unknown_age_ms=60_000)),
-            "Unknown effects",
-            "2",
-            "bad",
-        ),
-        (replace(FACTS, signs=QUIET._replace(messages=9)), "Outbox", "9", "plain"),
-        (
-            replace(FACTS, signs=QUIET._replace(messages=9, message_late_ms=90_000)),
-            "Outbox",
-            "9",
-            "warn",
-        ),
-        (replace(FACTS, signs=QUIET._replace(messages=9, given_up=1)), "Outbox", "1", "bad"),
+        ({"workers": WorkerCount(0, 1)}, "Workers", "0", "bad"),
+        ({"workers": WorkerCount(2, 1)}, "Workers", "2", "warn"),
+        (due(3, 4_000), "Due runs", "on time", "good"),
+        (due(3, 40_000), "Due runs", "40s", "warn"),
+        (due(1000, 7_200_000), "Due runs", "2h", "bad"),
+        (asked(3, timedelta(hours=2)), "Questions", "3", "plain"),
+        (asked(1000, timedelta(days=2)), "Questions", "1,000+", "warn"),
+        ({"runs": {State.HELD: 4}}, "Held runs", "4", "warn"),
+        (signs(unknown=2, unknown_age_ms=60_000), "Unknown effects", "2", "bad"),
+        (signs(messages=9), "Outbox", "9", "plain"),
+        (signs(messages=9, message_late_ms=90_000), "Outbox", "9", "warn"),
+        (signs(messages=9, given_up=1), "Outbox", "1", "bad"),
     ],
 )
 def test_what_needs_a_person_stands_out(
-    facts: HealthFacts, name: str, figure: str, tone: str
+    changed: dict[str, Any], name: str, figure: str, tone: str
 ) -> None:
+    facts = replace(FACTS, **changed)
     found = sign(facts, name)
     assert (found.figure, found.tone) == (figure, tone)
     report = health_report(facts)

@@ -33,10 +33,6 @@ BASE = "https://agents.example.com/perdure"
 ANA = "ana@example.com"
 
 
-def approve(state: Log) -> Log:
-    return {"log": [perdure.ask({"draft": state["value"]})]}
-
-
 def divide(state: Log) -> Log:
     return {"log": [str(100 // perdure.ask("By how many?"))]}
 

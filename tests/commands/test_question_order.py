@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.types import Kind, State
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import Log, chain, driven, opened
 
 ORDERS = [*itertools.permutations("abc")]
 
@@ -102,9 +102,7 @@ async def test_a_signal_reaches_the_wait_of_its_name(url: str) -> None:
         return {"log": [f"{name}: {perdure.wait_for(name)}" for name in next(orders)]}
 
     async with opened(url) as rt:
-        rt.register(chain(node), name="agent")
-        run = await rt.start("agent", {"log": []}, thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(node), {"log": []}, thread_id="t", name="agent")
         await rt.signal("t", "a", 1)
         await rt.tick()
         await rt.signal("t", "b", 2)
@@ -122,9 +120,7 @@ async def test_an_answer_ends_no_sleep(url: str) -> None:
         return {"log": [perdure.ask("go on?")]}
 
     async with opened(url) as rt:
-        rt.register(chain(node), name="agent")
-        run = await rt.start("agent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(node), {"log": []}, name="agent")
         [wait] = await rt.waits()
         await rt.answer(wait.id, "yes")
         await rt.tick()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import Annotated, Any, TypedDict
@@ -25,16 +24,11 @@ from perdure.journal import Op
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
 from tests.commands.plans import interrupted
-from tests.contract.test_schedules import builder, started
+from tests.contract.test_schedules import Desk, builder, started
 from tests.contract.test_schedules import rt as rt
 
 NOON = datetime(2026, 6, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-@dataclass
-class Desk:
-    operator: str
 
 
 class Log(TypedDict, total=False):

@@ -16,7 +16,7 @@ from perdure.client import Client
 from perdure.errors import BadArgument, NotFound
 from perdure.journal.operation import Ambiguous
 from perdure.types import EventKind, Run, Score, State
-from tests.commands.test_dialects import asked
+from tests.contract.test_dialects import asked
 from tests.support.agents import Log, chain, driven, opened
 from tests.support.raw import execute
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import perdure
 from perdure.commands import traces
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import Log, chain, driven, opened
 
 
 class Stub:
@@ -48,9 +48,7 @@ async def test_a_trace_that_is_marked_while_it_is_exported_is_not_given_to_a_sec
     sqlite_url: str,
 ) -> None:
     async with opened(sqlite_url, observe=Stub()) as rt:
-        rt.register(chain(ask), name="g")
-        run = await rt.start("g", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(ask), {"log": []})
         serializer, now = rt.engine.serializer, rt.clock.now()
 
         def take() -> list[traces.Trace]:

@@ -24,6 +24,7 @@ from perdure.types import Retry, State
 from tests.support import sealed_journal
 from tests.support.raw import execute
 from tests.support.sealed_journal import CALLS, KEYS, opened
+from tests.support.sqlite_only import url as url
 from tests.support.waiters import (
     asking,
     begin,
@@ -47,12 +48,6 @@ DAMAGES = {
     "another question": "interrupt_id = 'breakpoint:x'",
     "a signal": "name = 'word'",
 }
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 @pytest.fixture(scope="module", params=["encrypted", "checksum"])

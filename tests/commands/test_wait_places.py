@@ -12,6 +12,7 @@ from langgraph.types import interrupt
 
 import perdure
 from perdure.types import Kind
+from tests.support.sqlite_only import url as url
 from tests.support.waiters import (
     DAY,
     HOUR,
@@ -30,12 +31,6 @@ from tests.support.waiters import (
 )
 
 # -- in subgraphs
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 async def test_a_subgraph_waits_two_deep(url: str) -> None:

@@ -12,7 +12,7 @@ import perdure
 from perdure.errors import NotFound, WrongState
 from perdure.types import Message, State
 from tests.contract.test_announcements import asked_of
-from tests.support.agents import Log, chain, history, opened
+from tests.support.agents import Log, chain, driven, history, opened
 from tests.support.commands import main
 from tests.support.controls import HOUR, approve, echo, nap, said
 
@@ -20,9 +20,7 @@ from tests.support.controls import HOUR, approve, echo, nap, said
 @pytest.mark.parametrize("through", ["python", "cli"])
 async def test_a_sleeper_is_woken_now(url: str, through: str) -> None:
     async with opened(url) as rt:
-        rt.register(chain(nap, echo), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(nap, echo), said("a"), thread_id="t")
         if through == "python":
             woken = await rt.wake(run.id, by="ana")
             assert woken.due_at == rt.clock.time
@@ -50,9 +48,7 @@ async def test_every_sleep_of_a_run_ends_and_nothing_else(url: str) -> None:
         builder.add_node(node.__name__, node)
         builder.add_edge("__start__", node.__name__)
     async with opened(url) as rt:
-        rt.register(builder, name="g")
-        run = await rt.start("g", said(), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, builder, said(), thread_id="t")
         await rt.wake(run.id)
         await rt.tick()
         [wait] = await rt.waits()
@@ -73,9 +69,7 @@ async def test_the_pause_before_an_effect_is_retried_is_not_a_sleep(sqlite_url: 
         await send()
 
     async with opened(sqlite_url) as rt:
-        rt.register(chain(node), name="g")
-        run = await rt.start("g", said(), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(node), said(), thread_id="t")
         assert (await rt.get(run.id)).state is State.WAITING
         with pytest.raises(WrongState, match="not asleep"):
             await rt.wake(run.id)

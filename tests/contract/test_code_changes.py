@@ -16,12 +16,7 @@ from perdure.errors import WrongState
 from perdure.testing import Clock
 from perdure.types import Retry, Run, State
 from tests.support.agents import NOON, Calls, Log, chain, checkpoints, history, opened
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
+from tests.support.sqlite_only import url as url
 
 
 def said(*texts: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from perdure.errors import Damaged, TypeNotAllowed, WrongKey
 from tests.support import samples as s
 from tests.support import sweep
 from tests.support.raw import LONG, config, execute, put, rewrite, values_of
+from tests.support.sqlite_only import url as url
 
 SAMPLES = "tests.support.samples"
 
@@ -33,12 +34,6 @@ FORGED = [
     *((*one, True) for one in FUNCTIONS),
 ]
 """What a row may name instead of the type that was stored, and whether somebody allowed it."""
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 UPDATE = {

@@ -16,13 +16,8 @@ from perdure.types import Run, State
 from tests.support.effects import Cut
 from tests.support.fork_server import ForkServer
 from tests.support.langchain_child import AGENTS, Ledger, Script, calls, says
+from tests.support.sqlite_only import url as url
 from tests.support.waiters import drive, healthy
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 def mailer() -> Script:

@@ -21,6 +21,7 @@ from perdure.types import EventKind, Retry, Run, State
 from tests.support.agents import NOON, Log, chain, opened
 from tests.support.fork_server import Ended, ForkServer, Tell
 from tests.support.runtime_child import NEVER, Ledger, killed_at
+from tests.support.sqlite_only import url as url
 from tests.support.sweep import sample
 
 OLD = {"first": "nap", "last": "finish"}
@@ -90,12 +91,6 @@ async def drive_renamed(order: dict[str, Any], tell: Tell) -> None:
         tell("ended", run.state, run.output and run.output["log"], kinds[EventKind.WAIT])
         tell("points", dict(counts))
         tell("findings", [str(finding) for finding in (await rt.doctor()).findings])
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 class Mailbox(list[str]):

@@ -30,12 +30,7 @@ from tests.support.agents import (
 )
 from tests.support.controls import COLORS, HOUR, ONCE, SECOND, echo, said, standing
 from tests.support.polling import auntil
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
+from tests.support.sqlite_only import url as url
 
 
 class Broken:

@@ -19,7 +19,7 @@ from perdure.commands import health
 from perdure.errors import ThreadBusy
 from perdure.types import Retry, State
 from tests.contract.test_children import cut, naps, rest
-from tests.support.agents import Log, chain, history, opened
+from tests.support.agents import Log, chain, driven, history, opened
 from tests.support.effects import AT_ONCE, Boom, Times
 from tests.support.raw import execute
 
@@ -209,9 +209,7 @@ async def test_a_node_that_words_a_start_differently_finds_its_child(sqlite_url:
 
     async with opened(sqlite_url) as rt:
         rt.register(chain(nothing), name="nothing")
-        rt.register(chain(node), name="agent", retry=AT_ONCE)
-        run = await rt.start("agent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(node), {"log": []}, name="agent", retry=AT_ONCE)
         [child] = await rt.runs(graph="nothing")
         assert (await rt.get(run.id)).output["log"] == [child.id]
 
@@ -265,9 +263,7 @@ async def test_a_client_of_another_journal_starts_once_and_no_child(
         perdure.Client(url) as here,
     ):
         rt.register(chain(nothing), name="nothing")
-        rt.register(chain(node), name="agent", retry=AT_ONCE)
-        run = await rt.start("agent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(node), {"log": []}, name="agent", retry=AT_ONCE)
         assert [one.parent_id for one in await elsewhere.runs()] == [None]
         assert [one.parent_id for one in await rt.runs(graph="nothing")] == [run.id]
 
@@ -347,9 +343,7 @@ async def test_a_bound_graph_that_failed_in_a_node_goes_on_from_its_last_step(
 
     async with opened(sqlite_url) as rt:
         child = rt.register(chain(first, second), name="child")
-        rt.register(chain(node), name="parent", retry=AT_ONCE)
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(node), {"log": []}, name="parent", retry=AT_ONCE)
         assert (await rt.get(run.id)).output["value"] == ["first", "second"]
         assert ran == ["first", "second", "second"]
         [made] = await rt.runs(graph="child")
@@ -376,9 +370,7 @@ async def test_bound_graphs_that_a_node_invokes_in_another_order_each_get_their_
 
     async with opened(sqlite_url) as rt:
         child = rt.register(chain(work), name="child")
-        rt.register(chain(node), name="parent", retry=AT_ONCE)
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(node), {"log": []}, name="parent", retry=AT_ONCE)
         assert (await rt.get(run.id)).output["value"] == {"a": "A", "b": "B"}
         assert sorted(ran) == [("t" if same_thread else name, name) for name in "ab"]
 
@@ -403,9 +395,7 @@ async def test_a_bound_graph_that_a_node_calls_twice_on_a_thread_takes_each_inpu
 
     async with opened(sqlite_url) as rt:
         child = rt.register(chain(work), name="child")
-        rt.register(chain(node), name="parent")
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(node), {"log": []}, name="parent")
         assert (await rt.get(run.id)).output["value"] == ["a", "b"]
 
 
@@ -425,9 +415,7 @@ async def test_a_plain_graph_that_a_node_calls_twice_on_a_thread_takes_each_inpu
         return {"value": found["log"]}
 
     async with opened(sqlite_url) as rt:
-        rt.register(chain(node), name="g")
-        run = await rt.start("g", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(node), {"log": []})
         assert (await rt.get(run.id)).output["value"] == ["a", "b"]
         assert seen == [(run.id, run.id)]
         stored = await rt.saver.aget_tuple({"configurable": {"thread_id": run.thread_id}})

@@ -28,12 +28,7 @@ from tests.support.effects import (
     one,
     started,
 )
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
+from tests.support.sqlite_only import url as url
 
 
 @every_way

@@ -18,7 +18,7 @@ from perdure.commands.effects import EffectRow, Owner
 from perdure.errors import LeaseLost
 from perdure.journal.names import random_number
 from perdure.types import EffectState, Retry, State
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import Log, chain, driven, opened
 from tests.support.effects import Boom, started
 from tests.support.fork_server import ForkServer, Tell
 from tests.support.raw import execute
@@ -230,9 +230,7 @@ async def test_a_call_that_another_run_takes_over_is_not_shown_as_damaged(url: s
         return {"log": ["sent"]}
 
     async with opened(url) as rt:
-        rt.register(chain(("node", node)), name="g", retry=None)
-        first = await rt.start("g", {"log": []})
-        await rt.tick()
+        first = await driven(rt, chain(("node", node)), {"log": []}, retry=None)
         assert (await rt.get(first.id)).state == State.FAILED
         await rt.retry(first.id)
         await rt.cancel(first.id)

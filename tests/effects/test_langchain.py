@@ -46,18 +46,13 @@ from perdure.types import EffectRecord, EffectState, Retry, Run, State
 from tests.contract.test_langchain import killed as killed
 from tests.contract.test_langchain import mailer, taken_over
 from tests.support.langchain_child import HELLO, Breaks, Broken, Script, calls, says
+from tests.support.sqlite_only import url as url
 from tests.support.waiters import data_of, drive, healthy, only_wait
 
 AT_ONCE = Retry(attempts=3, first=timedelta(0))
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
 Middleware = AgentMiddleware[Any, Any, Any]
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 class Post:

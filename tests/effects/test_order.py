@@ -17,13 +17,11 @@ from langgraph.types import RetryPolicy
 import perdure
 from perdure.errors import OrderChanged
 from perdure.types import Run, State
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import Log, chain, driven, opened
 from tests.support.effects import FOREVER, WAYS, Boom, Cut, Pair, Times, colour, drive, settled
 
 NAMES = "abcd"
 ORDERS = list(itertools.permutations(NAMES))
-
-Send = Callable[[str], Any]
 
 
 class Desk:
@@ -166,6 +164,20 @@ class Turns:
         return next(self._orders)
 
 
+def calling(turns: Turns, fails: Times, call: Callable[[str], Any], after: int = 2) -> Any:
+    """A node that makes a call for each, in the order of its turn, and fails once after so many."""
+
+    def node(state: Log) -> Log:
+        log = []
+        for n, to in enumerate(turns.next()):
+            if n == after:
+                fails()
+            log.append(call(to))
+        return {"log": log}
+
+    return node
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("url", "order"),
@@ -215,15 +227,10 @@ async def test_a_mail_that_is_worded_anew_for_each_of_a_set_finds_its_record(
         sent.append(to)
         return f"{text} {to}"
 
-    def node(state: Log) -> Log:
-        order = turns.next()
-        log = []
-        for n, to in enumerate(order):
-            if n == 2:
-                fails()
-            log.append(send(to, f"Text {turns.attempts} for", urgent=turns.attempts % 2 == 0))
-        return {"log": log}
+    def mail(to: str) -> str:
+        return send(to, f"Text {turns.attempts} for", urgent=turns.attempts % 2 == 0)
 
+    node = calling(turns, fails, mail)
     async with opened(sqlite_url) as rt:
         run = await _started(rt, node)
         assert run.output["log"] == [
@@ -245,14 +252,7 @@ async def test_a_uuid_of_the_node_does_not_hide_that_the_order_changed(sqlite_ur
         sent.append(to)
         return to
 
-    def node(state: Log) -> Log:
-        log = []
-        for n, to in enumerate(turns.next()):
-            if n == 2:
-                fails()
-            log.append(send(to, f"order-{perdure.uuid()}"))
-        return {"log": log}
-
+    node = calling(turns, fails, lambda to: send(to, f"order-{perdure.uuid()}"))
     async with opened(sqlite_url) as rt:
         run = await _started(rt, node)
         assert (run.output["log"], sorted(sent)) == (list("cadb"), list("abcd"))
@@ -367,13 +367,7 @@ async def test_what_an_effect_calls_in_a_set_is_not_repeated(url: str) -> None:
 async def test_messages_of_the_outbox_are_stored_once_each(url: str) -> None:
     turns, fails = Turns("abcd", "cadb"), Times(1)
 
-    def node(state: Log) -> Log:
-        for n, to in enumerate(turns.next()):
-            if n == 2:
-                fails()
-            perdure.outbox("mail", {"to": to})
-        return {"log": []}
-
+    node = calling(turns, fails, lambda to: perdure.outbox("mail", {"to": to}))
     async with opened(url) as rt:
         run = await _started(rt, node)
         assert run.state is State.DONE
@@ -423,14 +417,7 @@ async def test_it_says_what_happened(sqlite_url: str) -> None:
     def send(to: str) -> str:
         return to
 
-    def node(state: Log) -> Log:
-        log = []
-        for n, to in enumerate(turns.next()):
-            if n == 1:
-                fails()
-            log.append(send(to))
-        return {"log": log}
-
+    node = calling(turns, fails, send, after=1)
     async with opened(sqlite_url) as rt:
         run = await _started(rt, node)
         [released] = await settled(rt, run, "released")
@@ -440,9 +427,7 @@ async def test_it_says_what_happened(sqlite_url: str) -> None:
 
 
 async def _started(rt: perdure.Runtime, node: Any) -> Run:
-    rt.register(chain(("node", node)), name="agent", retry=FOREVER)
-    run = await rt.start("agent", {"log": []})
-    await rt.tick()
+    run = await driven(rt, chain(("node", node)), {"log": []}, name="agent", retry=FOREVER)
     return await rt.get(run.id)
 
 
@@ -455,14 +440,7 @@ async def test_the_caller_of_a_bound_graph_invokes_it_again(url: str) -> None:
         sent.append(to)
         return to
 
-    def node(state: Log) -> Log:
-        log = []
-        for n, to in enumerate(turns.next()):
-            if n == 2:
-                fails()
-            log.append(send(to))
-        return {"log": log}
-
+    node = calling(turns, fails, send)
     builder: StateGraph[Any] = StateGraph(Log)
     retry = RetryPolicy(initial_interval=0, jitter=False, retry_on=Boom)
     builder.add_node("node", node, retry_policy=retry).add_edge(START, "node")

@@ -13,7 +13,7 @@ import pytest
 import perdure
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry, Run, State
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import Log, chain, driven, opened
 from tests.support.effects import Boom, Cut
 
 AMOUNTS = {"a": 10, "b": 20}
@@ -69,9 +69,7 @@ async def started(
     def node(state: Log) -> Log:
         return {"log": [pay(name, AMOUNTS[name]) for name in next(orders)]}
 
-    rt.register(chain(node), name="g")
-    run = await rt.start("g", {"log": []})
-    await rt.tick()
+    run = await driven(rt, chain(node), {"log": []})
     return run
 
 
@@ -202,9 +200,7 @@ async def test_a_call_that_asks_is_not_begun_anew_with_other_arguments(
 
     shop = Shop()
     async with opened(sqlite_url) as rt:
-        rt.register(chain(lambda state: {"log": [shop.sell(next(times))]}), name="g")
-        run = await rt.start("g", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(lambda state: {"log": [shop.sell(next(times))]}), {"log": []})
         [wait] = await rt.waits()
         await rt.answer(wait.id, "yes")
         run = await finished(rt, run)

@@ -21,14 +21,9 @@ from langgraph.types import Command, Send
 import perdure
 from perdure.commands import effects
 from perdure.types import Retry, State
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import Log, chain, driven, opened
 from tests.support.effects import AT_ONCE, Boom, Cut, Times, started
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
+from tests.support.sqlite_only import url as url
 
 
 async def test_what_an_effect_calls_is_its_own_and_no_later_call_takes_it(url: str) -> None:
@@ -309,9 +304,7 @@ async def test_tasks_that_go_on_side_by_side_read_the_places_of_their_run_once(
     graph = chain(fan_out)
     graph.add_node("one", one)
     async with opened(url) as rt:
-        rt.register(graph, name="agent")
-        run = await rt.start("agent", {"log": []}, config={"max_concurrency": 1})
-        await rt.tick()
+        run = await driven(rt, graph, {"log": []}, config={"max_concurrency": 1}, name="agent")
         monkeypatch.setattr(effects, "of_task", of_task)
         rt.clock.advance(timedelta(hours=1))
         await rt.tick()

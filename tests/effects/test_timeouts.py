@@ -108,7 +108,7 @@ async def test_an_effect_of_a_node_that_is_cancelled_goes_on_and_is_recorded(
             assert calls == ["ana"]
 
 
-@pytest.mark.parametrize("way", ["runtime", "saver"])
+@pytest.mark.parametrize("way", ["runtime", "saver", "second invoke"])
 async def test_a_retry_of_the_node_waits_for_the_call_that_is_on_its_way(
     sqlite_url: str, way: str
 ) -> None:
@@ -133,47 +133,21 @@ async def test_a_retry_of_the_node_waits_for_the_call_that_is_on_its_way(
 
         builder: StateGraph[Any] = StateGraph(Log)
         policy = RetryPolicy(initial_interval=0.001, jitter=False, retry_on=Boom)
-        builder.add_node("node", node, retry_policy=policy)
+        builder.add_node("node", node, retry_policy=None if way == "second invoke" else policy)
         builder.add_edge(START, "node")
+        config: Any = {"configurable": {"thread_id": "t"}}
         if way == "runtime":
             async with opened(sqlite_url) as rt:
                 output = (await started(rt, builder)).output
         else:
+            input: Any = {"log": []}
             with perdure.Saver(sqlite_url) as saver:
                 graph = builder.compile(checkpointer=saver)
-                output = await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}})
-        assert output["log"] == ["sent ana"]
-        assert calls == ["ana"]
-
-
-async def test_a_second_invoke_with_the_saver_alone_waits_for_the_call_on_its_way(
-    sqlite_url: str,
-) -> None:
-    calls: list[str] = []
-    fails = Times(1)
-    with gate() as stands:
-
-        @perdure.effect
-        async def send(to: str) -> str:
-            calls.append(to)
-            await stands.wait()
-            return f"sent {to}"
-
-        async def node(state: Log) -> Log:
-            task = asyncio.ensure_future(send("ana"))
-            await stands.reached()
-            if fails.n:
-                task.cancel()
-                fails()
-            asyncio.get_running_loop().call_later(0.1, stands.open)
-            return {"log": [await task]}
-
-        config: Any = {"configurable": {"thread_id": "t"}}
-        with perdure.Saver(sqlite_url) as saver:
-            graph = chain(node).compile(checkpointer=saver)
-            with pytest.raises(Boom):
-                await graph.ainvoke({"log": []}, config)
-            output = await graph.ainvoke(None, config)
+                if way == "second invoke":
+                    with pytest.raises(Boom):
+                        await graph.ainvoke(input, config)
+                    input = None
+                output = await graph.ainvoke(input, config)
         assert output["log"] == ["sent ana"]
         assert calls == ["ana"]
 

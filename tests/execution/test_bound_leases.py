@@ -22,14 +22,9 @@ from perdure.types import State
 from tests.support.bound import Log, T, says, sequence
 from tests.support.polling import until
 from tests.support.raw import execute
+from tests.support.sqlite_only import url as url
 
 LEASE = timedelta(seconds=1)
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 def lease_of(url: str) -> int:

@@ -26,14 +26,9 @@ from tests.support.bound import rt as rt
 from tests.support.fork_server import ForkServer
 from tests.support.forked_python import start
 from tests.support.polling import until
+from tests.support.sqlite_only import url as url
 
 # -- each call is a run
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 def test_each_call_leaves_a_run_with_its_events(rt: TemporaryRuntime) -> None:

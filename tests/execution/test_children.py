@@ -30,6 +30,7 @@ from tests.support.agents import (
     NOON,
     Log,
     chain,
+    driven,
     driving,
     gate,
     history,
@@ -59,9 +60,7 @@ async def test_a_parent_waits_for_its_children_without_a_process(url: str) -> No
     async with opened(url) as rt:
         rt.register(chain(work), name="quick")
         rt.register(chain(nap), name="slow")
-        rt.register(parent(rt, "quick", "slow"), name="parent")
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, parent(rt, "quick", "slow"), {"log": []}, name="parent")
         run = await rt.get(run.id)
         quick, slow = await children(rt, run)
         assert (run.state, run.due_at) == (State.WAITING, None)
@@ -116,9 +115,7 @@ async def test_join_raises_an_error_that_names_the_run_that_is_not_done(url: str
     async with opened(url) as rt:
         rt.register(chain(fail), name="fails", retry=ONCE)
         rt.register(chain(approve), name="asks")
-        rt.register(chain(starts, joins), name="parent")
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(starts, joins), {"log": []}, name="parent")
         if end == "cancelled":
             [child] = await children(rt, run)
             await rt.cancel(child.id, reason="not needed")
@@ -172,9 +169,7 @@ async def test_retry_of_a_parent_looks_at_its_children_again(url: str) -> None:
 
     async with opened(url) as rt:
         rt.register(chain(unlucky, ("pauses", approve)), name="child", retry=ONCE)
-        rt.register(parent(rt, "child"), name="parent")
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, parent(rt, "child"), {"log": []}, name="parent")
         run = await rt.get(run.id)
         assert (run.state, run.error and run.error.kind) == (
             State.FAILED,
@@ -241,9 +236,7 @@ async def test_no_child_joins_no_run(sqlite_url: str) -> None:
         return {"value": perdure.join([])}
 
     async with opened(sqlite_url) as rt:
-        rt.register(chain(joins), name="joins")
-        run = await rt.start("joins", {})
-        await rt.tick()
+        run = await driven(rt, chain(joins), {}, name="joins")
         assert (await rt.get(run.id)).output["value"] == []
 
 
@@ -292,9 +285,7 @@ async def test_children_go_on_when_their_parent_fails(url: str) -> None:
 
     async with opened(url) as rt:
         rt.register(chain(approve), name="asks")
-        rt.register(chain(starts), name="parent", retry=AT_ONCE)
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, chain(starts), {"log": []}, name="parent", retry=AT_ONCE)
         [child] = await children(rt, run)
         assert ((await rt.get(run.id)).state, child.state) == (State.FAILED, State.WAITING)
 
@@ -326,9 +317,7 @@ async def test_a_child_is_kept_until_its_parent_has_ended(url: str) -> None:
     async with opened(url, Clock(NOON)) as rt:
         rt.register(chain(work), name="quick")
         rt.register(chain(approve), name="asks")
-        rt.register(parent(rt, "quick", "asks"), name="parent")
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, parent(rt, "quick", "asks"), {"log": []}, name="parent")
         rt.clock.advance(HOUR)
         assert await rt.prune(older_than=timedelta(0)) == 0
         [wait] = await rt.waits(kind="human")
@@ -342,9 +331,7 @@ async def test_a_child_is_kept_until_its_parent_has_ended(url: str) -> None:
 async def test_a_fork_of_a_parent_joins_the_children_of_the_original(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(approve), name="asks")
-        rt.register(parent(rt, "asks"), name="parent")
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, parent(rt, "asks"), {"log": []}, name="parent")
         forked = await rt.fork(run.id)
         await rt.tick()
         [wait] = await rt.waits(kind="human")

@@ -21,6 +21,7 @@ from perdure.testing import TemporaryRuntime
 from perdure.types import EventKind, State
 from tests.contract.test_fence import chain
 from tests.contract.test_fence import rt as rt
+from tests.support.agents import driven
 
 
 class Mine(TypedDict, total=False):
@@ -36,9 +37,7 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
     def work(state: Mine) -> Mine:
         return {"log": [perdure.ask("may I?")]}
 
-    rt.register(chain(work), name="g")
-    run = await rt.start("g", {"log": []}, thread_id="t")
-    await rt.tick()
+    run = await driven(rt, chain(work), {"log": []}, thread_id="t")
     [wait] = await rt.waits()
     driver, graph = rt.engine.driver, rt.engine.graphs.chosen()["g@"]
     now = rt.clock.now()

@@ -15,7 +15,7 @@ import perdure
 from perdure.errors import BadArgument, GraphChanged
 from perdure.testing import Clock
 from perdure.types import Kind, State
-from tests.support.agents import NOON, Calls, Log, chain, history, opened
+from tests.support.agents import NOON, Calls, Log, chain, driven, history, opened
 from tests.support.controls import HOUR, ONCE, SECOND, approve, echo, nap, said
 
 # -- the code changed
@@ -26,9 +26,7 @@ async def test_a_fork_of_a_run_whose_node_is_gone_is_refused_and_says_what_to_gi
 ) -> None:
     calls = Calls()
     async with opened(sqlite_url) as rt:
-        rt.register(chain(echo, nap, ("last", echo)), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(echo, nap, ("last", echo)), said("a"), thread_id="t")
     async with opened(sqlite_url, Clock(NOON + HOUR)) as rt:
         rt.register(chain(echo, ("snooze", nap), calls.node("last")), name="g")
         await rt.tick()
@@ -52,9 +50,7 @@ async def test_a_fork_of_a_run_whose_node_is_gone_is_refused_and_says_what_to_gi
 
 async def test_a_fork_of_a_run_whose_node_was_renamed_goes_on_at_its_new_name(url: str) -> None:
     async with opened(url) as rt:
-        rt.register(chain(echo, nap, ("last", echo)), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(echo, nap, ("last", echo)), said("a"), thread_id="t")
     async with opened(url) as rt:
         renamed = {"nap": "snooze"}
         rt.register(chain(echo, ("snooze", nap), ("last", echo)), name="g", renamed=renamed)
@@ -67,14 +63,12 @@ async def test_a_fork_of_a_run_whose_node_was_renamed_goes_on_at_its_new_name(ur
             assert (await rt.get(one.id)).output == said("a", "echo", "nap", "echo")
 
 
-@pytest.mark.parametrize("driven", [False, True])
-async def test_code_that_changes_under_a_fork_holds_it(url: str, driven: bool) -> None:
+@pytest.mark.parametrize("is_driven", [False, True])
+async def test_code_that_changes_under_a_fork_holds_it(url: str, is_driven: bool) -> None:
     async with opened(url) as rt:
-        rt.register(chain(echo, approve, ("last", echo)), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(echo, approve, ("last", echo)), said("a"), thread_id="t")
         forked = await rt.fork(run.id)
-        if driven:
+        if is_driven:
             await rt.tick()
             [wait] = await rt.waits(run_id=forked.id)
             await rt.answer(wait.id, "yes")
@@ -89,9 +83,7 @@ async def test_code_that_changes_under_a_fork_holds_it(url: str, driven: bool) -
 
 async def test_a_fork_of_a_sleeping_run_keeps_the_rest_of_its_sleep(url: str) -> None:
     async with opened(url) as rt:
-        rt.register(chain(echo, nap), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(echo, nap), said("a"), thread_id="t")
         [old] = await rt.waits(run_id=run.id)
         rt.clock.advance(HOUR - SECOND)
         plain = await rt.fork(run.id)
@@ -109,9 +101,7 @@ async def test_a_fork_of_a_sleeping_run_keeps_the_rest_of_its_sleep(url: str) ->
 
 async def test_a_fork_of_a_run_that_overslept_wakes_at_once(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
-        rt.register(chain(echo, nap), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(echo, nap), said("a"), thread_id="t")
         await rt.pause(run.id)
         rt.clock.advance(2 * HOUR)
         fork = await rt.fork(run.id)
@@ -122,9 +112,7 @@ async def test_a_fork_of_a_run_that_overslept_wakes_at_once(sqlite_url: str) -> 
 
 async def test_a_fork_from_before_the_sleep_sleeps_anew(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
-        rt.register(chain(echo, nap), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(echo, nap), said("a"), thread_id="t")
         config: Any = {"configurable": {"thread_id": "t"}}
         ids = [one.checkpoint["id"] async for one in rt.saver.alist(config)]
         rt.clock.advance(HOUR / 2)
@@ -141,9 +129,7 @@ async def test_a_fork_draws_its_own_random_numbers(sqlite_url: str) -> None:
         return said(*told)
 
     async with opened(sqlite_url) as rt:
-        rt.register(chain(draws), name="g")
-        run = await rt.start("g", said(), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(draws), said(), thread_id="t")
         rt.clock.advance(HOUR)
         fork = await rt.fork(run.id)
         await rt.tick()
@@ -164,9 +150,7 @@ async def test_a_fork_of_a_run_that_waits_has_its_questions_and_signals(url: str
         builder.add_node(node.__name__, node)
         builder.add_edge(START, node.__name__)
     async with opened(url) as rt:
-        rt.register(builder, name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, builder, said("a"), thread_id="t")
         rt.clock.advance(HOUR / 2)
         fork = await rt.fork(run.id)
         await rt.tick()
@@ -188,9 +172,7 @@ async def test_a_fork_keeps_what_a_subgraph_and_a_branch_beside_have_done(sqlite
     builder.add_edge(START, "inner")
     builder.add_edge(START, "beside")
     async with opened(sqlite_url) as rt:
-        rt.register(builder, name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, builder, said("a"), thread_id="t")
         fork = await rt.fork(run.id)
         await rt.tick()
         [wait] = await rt.waits(run_id=fork.id)
@@ -204,9 +186,7 @@ async def test_a_fork_of_a_run_at_a_breakpoint_stops_there_too(sqlite_url: str) 
     calls = Calls()
     async with opened(sqlite_url) as rt:
         graph = chain(echo, calls.node("guarded")).compile(interrupt_before=["guarded"])
-        rt.register(graph, name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, graph, said("a"), thread_id="t")
         fork = await rt.fork(run.id)
         await rt.tick()
         [wait] = await rt.waits(run_id=fork.id)
@@ -229,9 +209,7 @@ async def test_a_fork_of_a_failed_run_tries_its_step_again(sqlite_url: str) -> N
         return said(answer)
 
     async with opened(sqlite_url) as rt:
-        rt.register(chain(echo, fragile), name="g", retry=ONCE)
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(echo, fragile), said("a"), thread_id="t", retry=ONCE)
         [wait] = await rt.waits()
         await rt.answer(wait.id, "yes")
         await rt.tick()
@@ -257,9 +235,7 @@ async def test_a_fork_of_a_held_run_makes_its_unknown_call_anew(url: str) -> Non
         return said(await send("ana"))
 
     async with opened(url) as rt:
-        rt.register(chain(node), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(node), said("a"), thread_id="t")
         assert (await rt.get(run.id)).state is State.HELD
         fork = await rt.fork(run.id)
         await rt.tick()
@@ -270,9 +246,7 @@ async def test_a_fork_of_a_held_run_makes_its_unknown_call_anew(url: str) -> Non
 
 async def test_a_fork_of_a_cancelled_run_goes_on_where_it_was_cancelled(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
-        rt.register(chain(echo, approve), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(echo, approve), said("a"), thread_id="t")
         await rt.cancel(run.id)
         fork = await rt.fork(run.id)
         await rt.tick()

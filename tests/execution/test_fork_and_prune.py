@@ -12,7 +12,7 @@ from perdure import failpoints
 from perdure.errors import BadArgument, NotFound
 from perdure.testing import Clock
 from perdure.types import State
-from tests.support.agents import NOON, Calls, chain, checkpoints, history, opened
+from tests.support.agents import NOON, Calls, chain, checkpoints, driven, history, opened
 from tests.support.controls import HOUR, ONCE, SECOND, approve, echo, fail, nap, resting, said
 
 # -- fork
@@ -68,9 +68,7 @@ async def test_a_fork_goes_on_from_an_earlier_checkpoint_with_another_state(url:
 
 async def test_a_fork_of_a_finished_run_is_finished_too(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
-        rt.register(chain(echo), name="g")
-        old = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        old = await driven(rt, chain(echo), said("a"), thread_id="t")
         new = await rt.fork(old.id)
         await rt.tick()
         assert (await rt.get(new.id)).output == said("a", "echo")
@@ -89,9 +87,7 @@ async def test_a_fork_of_a_failed_run_is_a_way_past_the_step_that_fails(url: str
 
 async def test_a_fork_refuses_a_thread_and_a_checkpoint_that_do_not_fit(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
-        rt.register(chain(echo), name="g")
-        old = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        old = await driven(rt, chain(echo), said("a"), thread_id="t")
         with pytest.raises(BadArgument, match="'t' has runs already"):
             await rt.fork(old.id, thread_id="t")
         with pytest.raises(NotFound, match="nothing"):
@@ -102,9 +98,7 @@ async def test_a_fork_refuses_a_thread_and_a_checkpoint_that_do_not_fit(sqlite_u
 async def test_a_fork_keeps_its_steps_when_the_old_run_is_rolled_back_or_pruned(url: str) -> None:
     clock = Clock(NOON)
     async with opened(url, clock) as rt:
-        rt.register(chain(echo, approve), name="g")
-        old = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        old = await driven(rt, chain(echo, approve), said("a"), thread_id="t")
         new = await rt.fork(old.id, thread_id="u")
         await rt.tick()
         before = [found.checkpoint["id"] for found in await checkpoints(rt, "u")]

@@ -26,7 +26,7 @@ from perdure.journal.clock import JournalClock, journal_time
 from perdure.journal.operation import Ambiguous, Op
 from perdure.saver import Saver
 from perdure.types import EventKind, State
-from tests.support.agents import chain, history, opened
+from tests.support.agents import chain, driven, history, opened
 from tests.support.entries import faulty
 from tests.support.raw import execute
 
@@ -48,9 +48,7 @@ async def test_a_lost_reply_is_not_settled_by_the_run_of_an_earlier_start(
     url: str, lost: str
 ) -> None:
     async with opened(url) as rt:
-        rt.register(chain(("hears", hears)), name="g")
-        run = await rt.start("g", said("a"), thread_id="t", key="k")
-        await rt.tick()
+        run = await driven(rt, chain(("hears", hears)), said("a"), thread_id="t", key="k")
         backend = faulty(rt.journal)
         getattr(backend, lost.partition(" ")[0]).append(Ambiguous("the connection is gone"))
         again, kept = await asyncio.gather(
@@ -66,9 +64,7 @@ async def test_an_answer_that_was_sent_twice_is_accepted_and_told_once(url: str)
         return {"log": [perdure.ask("ok?")]}
 
     async with opened(url) as rt:
-        rt.register(chain(("asks", asks)), name="g")
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
+        run = await driven(rt, chain(("asks", asks)), said("a"), thread_id="t")
         [wait] = await rt.waits()
         backend = faulty(rt.journal)
         # The first is committed and its reply is lost; so is the reading that would have told.

@@ -23,8 +23,9 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.types import State
-from tests.execution.test_children import HOUR, children, nap
-from tests.support.agents import Log, chain, opened
+from tests.contract.test_children import children, nap
+from tests.execution.test_children import HOUR
+from tests.support.agents import Log, chain, driven, opened
 from tests.support.polling import auntil
 
 WAITING = """SELECT count(*) FROM pg_stat_activity
@@ -88,9 +89,7 @@ async def test_a_parent_and_its_child_that_ends_meanwhile_both_come_to_the_right
     async with opened(postgres_url) as rt, opened(postgres_url, rt.clock) as other:
         other.register(chain(nap), name="child")
         rt.register(chain(nap), name="child")
-        rt.register(family(rt), name="parent")
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
+        run = await driven(rt, family(rt), {"log": []}, name="parent")
         [child] = await children(rt, run)
         with stopping_at_end(postgres_url, child.id) as server:
             rt.clock.advance(HOUR)

@@ -22,6 +22,7 @@ from tests.support.agents import (
     NOON,
     Calls,
     chain,
+    driven,
     driving,
     gate,
     history,
@@ -37,6 +38,7 @@ from tests.support.controls import (
     approve,
     echo,
     fail,
+    in_a_step,
     nap,
     resting,
     said,
@@ -107,9 +109,7 @@ async def test_a_paused_run_takes_answers_and_uses_them_when_it_is_resumed(url: 
 async def test_a_paused_run_does_not_wake_until_it_is_resumed(url: str) -> None:
     clock = Clock(NOON)
     async with opened(url, clock) as rt:
-        rt.register(chain(nap), name="g")
-        run = await rt.start("g", said("a"))
-        await rt.tick()
+        run = await driven(rt, chain(nap), said("a"))
         await rt.pause(run.id)
         clock.advance(2 * HOUR)
         assert (await rt.tick()).claimed == 0
@@ -123,9 +123,7 @@ async def test_a_sleeping_run_that_was_paused_and_resumed_sleeps_as_long_as_befo
 ) -> None:
     clock = Clock(NOON)
     async with opened(url, clock) as rt:
-        rt.register(chain(nap), name="g")
-        run = await rt.start("g", said("a"))
-        await rt.tick()
+        run = await driven(rt, chain(nap), said("a"))
         clock.advance(HOUR / 2)
         await rt.pause(run.id)
         await rt.resume(run.id)
@@ -230,50 +228,35 @@ async def test_a_driven_run_is_paused_after_its_step_and_goes_on_behind_it(
     url: str, color: str
 ) -> None:
     calls = Calls()
-    with gate() as closed:
-        async with opened(url) as rt:
-            rt.register(standing(calls, closed, color), name="g")
-            run = await rt.start("g", said("a"))
-            async with driving(rt):
-                await closed.reached()
-                assert (await rt.pause(run.id)).state == State.RUNNING
-                await told_to_stop(rt, run)
-                closed.open()
-                await reaches(rt, run, State.PAUSED)
-                assert calls == ["one", "stand"]
-                await rt.resume(run.id)
-                done = await reaches(rt, run, State.DONE)
-            assert calls == ["one", "stand", "two"]
-            assert done.output == said("a", "one", "stand", "two")
+    async with in_a_step(url, calls, color) as (rt, run, closed):
+        assert (await rt.pause(run.id)).state == State.RUNNING
+        await told_to_stop(rt, run)
+        closed.open()
+        await reaches(rt, run, State.PAUSED)
+        assert calls == ["one", "stand"]
+        await rt.resume(run.id)
+        done = await reaches(rt, run, State.DONE)
+    assert calls == ["one", "stand", "two"]
+    assert done.output == said("a", "one", "stand", "two")
 
 
 async def test_cancelling_again_keeps_the_reason(url: str) -> None:
     calls = Calls()
-    with gate() as closed:
-        async with opened(url) as rt:
-            rt.register(standing(calls, closed, "loop"), name="g")
-            run = await rt.start("g", said("a"))
-            async with driving(rt):
-                await closed.reached()
-                await rt.cancel(run.id, reason="no longer needed")
-                await rt.cancel(run.id)
-                closed.open()
-                ended = await reaches(rt, run, State.CANCELLED)
-            assert ended.reason == "no longer needed"
+    async with in_a_step(url, calls) as (rt, run, closed):
+        await rt.cancel(run.id, reason="no longer needed")
+        await rt.cancel(run.id)
+        closed.open()
+        ended = await reaches(rt, run, State.CANCELLED)
+    assert ended.reason == "no longer needed"
 
 
 async def test_join_waits_for_the_end_and_not_longer_than_it_may(url: str) -> None:
     calls = Calls()
-    with gate() as closed:
-        async with opened(url) as rt:
-            rt.register(standing(calls, closed, "loop"), name="g")
-            run = await rt.start("g", said("a"))
-            async with driving(rt):
-                await closed.reached()
-                with pytest.raises(TimeoutError):
-                    await rt.join(run.id, timeout=timedelta(seconds=0.05))
-                closed.open()
-                assert (await rt.join(run.id)).output == said("a", "one", "stand", "two")
+    async with in_a_step(url, calls) as (rt, run, closed):
+        with pytest.raises(TimeoutError):
+            await rt.join(run.id, timeout=timedelta(seconds=0.05))
+        closed.open()
+        assert (await rt.join(run.id)).output == said("a", "one", "stand", "two")
 
 
 async def test_what_fails_and_why_is_in_the_log(
@@ -304,20 +287,15 @@ async def test_a_worker_names_the_graphs_that_it_should_know(
 
 async def test_a_pause_can_be_taken_back_while_the_step_still_goes_on(url: str) -> None:
     calls = Calls()
-    with gate() as closed:
-        async with opened(url) as rt:
-            rt.register(standing(calls, closed, "loop"), name="g")
-            run = await rt.start("g", said("a"))
-            async with driving(rt):
-                await closed.reached()
-                await rt.pause(run.id)
-                await told_to_stop(rt, run)
-                await rt.resume(run.id)
-                closed.open()
-                ended = await reaches(rt, run, State.DONE, State.PAUSED)
-            assert ended.state is State.DONE
-            assert calls == ["one", "stand", "two"]
-            assert "resumed" in await history(rt, run)
+    async with in_a_step(url, calls) as (rt, run, closed):
+        await rt.pause(run.id)
+        await told_to_stop(rt, run)
+        await rt.resume(run.id)
+        closed.open()
+        ended = await reaches(rt, run, State.DONE, State.PAUSED)
+        assert "resumed" in await history(rt, run)
+    assert ended.state is State.DONE
+    assert calls == ["one", "stand", "two"]
 
 
 async def test_the_grace_is_measured_by_the_clock_of_the_journal(sqlite_url: str) -> None:

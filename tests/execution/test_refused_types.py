@@ -22,7 +22,7 @@ from pydantic import BaseModel
 import perdure
 from perdure.errors import TypeNotAllowed, Unserializable
 from perdure.types import State
-from tests.support.agents import chain, opened
+from tests.support.agents import chain, driven, opened
 from tests.support.journal_graphs import Scripted
 
 T = TypeVar("T")
@@ -142,9 +142,7 @@ def agent(response: Any) -> Any:
 @pytest.mark.parametrize("wrap", [lambda cls: cls, ToolStrategy], ids=["type", "strategy"])
 async def test_the_response_format_of_an_agent_is_allowed(sqlite_url: str, wrap: Any) -> None:
     async with opened(sqlite_url) as rt:
-        rt.register(agent(wrap(Review)), name="g")
-        run = await rt.start("g", {"messages": ["hi"]})
-        await rt.tick()
+        run = await driven(rt, agent(wrap(Review)), {"messages": ["hi"]})
         done = await rt.get(run.id)
         assert done.state == State.DONE, done.error
         assert done.output["structured_response"] == Review(
@@ -170,9 +168,7 @@ async def test_ask_says_before_the_answer_that_its_type_cannot_be_returned(
 
     with caplog.at_level(logging.INFO, "perdure"):
         async with opened(sqlite_url) as rt:
-            rt.register(chain(("node", node)), name="g")
-            run = await rt.start("g", {"log": []})
-            await rt.tick()
+            run = await driven(rt, chain(("node", node)), {"log": []})
             told = [one.getMessage() for one in caplog.records if "response_schema" in one.message]
             assert len(told) == 1, "and it is no warning: this node is fine"
             assert "Runtime(..., allow=[Verdict])" in told[0]

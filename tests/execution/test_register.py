@@ -24,15 +24,11 @@ import perdure
 from perdure.errors import BadArgument, NotDurable, TypeNotAllowed, UnknownGraph
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
+from tests.support.agents import driven
 from tests.support.bound import rt as rt
+from tests.support.sqlite_only import url as url
 
 T: RunnableConfig = {"configurable": {"thread_id": "t"}}
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 class Log(TypedDict, total=False):
@@ -328,9 +324,7 @@ async def test_another_type_is_refused_before_the_run_is_accepted() -> None:
             await rt.start("agent", {"log": [Stranger("who")]})
         assert await rt.runs() == []
     async with runtime(allow=[Stranger]) as rt:
-        rt.register(builder(), name="agent")
-        run = await rt.start("agent", {"log": [Stranger("who")]})
-        await rt.tick()
+        run = await driven(rt, builder(), {"log": [Stranger("who")]}, name="agent")
         assert (await rt.get(run.id)).output == {"log": [Stranger("who"), "noted"]}
 
 

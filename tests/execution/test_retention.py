@@ -12,7 +12,7 @@ from perdure.execution import sweeps
 from perdure.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retention
-from tests.contract.test_deleting import ended, register
+from tests.contract.test_deleting import ended, left, register
 from tests.support.agents import NOON, driving, opened
 from tests.support.polling import auntil
 
@@ -24,10 +24,6 @@ POLICY = Retention(done=30 * DAY, failed=90 * DAY)
 def url(sqlite_url: str) -> str:
     """SQLite: the statements are those of `prune`, and one read."""
     return sqlite_url
-
-
-async def left(rt: TemporaryRuntime) -> list[str]:
-    return sorted(run.thread_id for run in await rt.runs(limit=1000))
 
 
 async def test_runs_that_are_kept_do_not_stop_the_sweep(

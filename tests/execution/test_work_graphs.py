@@ -13,14 +13,9 @@ from perdure.errors import BadArgument, UnknownGraph
 from perdure.testing import TemporaryRuntime
 from perdure.types import Message, Retry, Run, State
 from tests.support.agents import Calls, chain, driving, history, opened, reaches
+from tests.support.sqlite_only import url as url
 
 ONCE = Retry(attempts=1)
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 async def start(rt: TemporaryRuntime, *graphs: str) -> list[Run]:

@@ -32,14 +32,9 @@ from tests.support.memory import (
 )
 from tests.support.memory import store as store
 from tests.support.polling import until
+from tests.support.sqlite_only import url as url
 
 # -- errors
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 def test_one_that_is_held_is_done_after_retry_and_its_error_is_gone(

@@ -38,14 +38,9 @@ from tests.support.memory import (
 )
 from tests.support.memory import store as store
 from tests.support.polling import until
+from tests.support.sqlite_only import url as url
 
 # -- on a runtime
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 async def test_any_worker_of_the_runtime_drives_reflections(url: str) -> None:

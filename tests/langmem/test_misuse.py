@@ -34,12 +34,7 @@ from tests.support.memory import (
     who,
 )
 from tests.support.memory import store as store
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
+from tests.support.sqlite_only import url as url
 
 
 def test_a_user_who_calls_himself_like_a_variable_writes_to_himself(

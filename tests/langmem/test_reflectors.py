@@ -43,12 +43,7 @@ from tests.support.memory import (
 )
 from tests.support.memory import store as store
 from tests.support.polling import until
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
+from tests.support.sqlite_only import url as url
 
 
 def reads_and_writes(payload: Any) -> str:

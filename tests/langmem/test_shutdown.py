@@ -32,14 +32,9 @@ from tests.support.memory import (
 )
 from tests.support.memory import store as store
 from tests.support.polling import until
+from tests.support.sqlite_only import url as url
 
 REQUEST = ReflectionRequest(note("a", "stop"), (), "t")
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
 
 
 def test_shutdown_finishes_what_is_due_and_leaves_what_is_not(url: str, store: BaseStore) -> None:

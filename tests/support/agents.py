@@ -165,6 +165,16 @@ async def told_to_stop(rt: Runtime, run: Run) -> None:
     await auntil(lambda: [one for one in keeper.driven if one.row.id == run.id and one.stop])
 
 
+async def driven(
+    rt: Runtime, graph: Any, input: Any, *, name: str = "g", retry: Any = None, **options: Any
+) -> Run:
+    """A run of this graph as it was started; it is driven as far as it goes now."""
+    rt.register(graph, name=name, retry=retry)
+    run = await rt.start(name, input, **options)
+    await rt.tick()
+    return run
+
+
 async def history(rt: Runtime, run: Run) -> list[str]:
     """The kinds of a run's events in order, whose numbers have no gap."""
     events: list[Event] = await rt.events(run.id)

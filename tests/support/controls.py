@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +14,7 @@ from langgraph.graph import StateGraph
 import perdure
 from perdure import Runtime
 from perdure.types import Retry, Run, State
-from tests.support.agents import Calls, Log, chain
+from tests.support.agents import Calls, Gate, Log, chain, driving, gate, opened
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
@@ -79,6 +81,20 @@ def standing(calls: Calls, closed: Any, color: str) -> StateGraph[Any]:
             calls.coroutine("two"),
         ]
     return chain(*nodes)
+
+
+@asynccontextmanager
+async def in_a_step(
+    url: str, calls: Calls, color: str = "loop"
+) -> AsyncIterator[tuple[Runtime, Run, Gate]]:
+    """A run of `standing` that is driven, and stands still until the gate is opened."""
+    with gate() as closed:
+        async with opened(url) as rt:
+            rt.register(standing(calls, closed, color), name="g")
+            run = await rt.start("g", said("a"))
+            async with driving(rt):
+                await closed.reached()
+                yield rt, run, closed
 
 
 COLORS = pytest.mark.parametrize("color", ["thread", "loop"])
