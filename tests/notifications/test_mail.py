@@ -8,8 +8,6 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,8 +27,18 @@ from perdure.execution.outbox import Undelivered
 from perdure.notifications import mail as smtp
 from perdure.notifications.mail import MailSender, hand_over
 from perdure.notifications.webhooks import PAUSES
-from perdure.types import Retry
-from tests.support.agents import Log, chain, opened
+from tests.contract.test_mail import (
+    ANA,
+    BASE,
+    BO,
+    LONG,
+    approve,
+    asked,
+    mailing,
+    to,
+)
+from tests.contract.test_mail import server as server
+from tests.support.agents import chain, opened
 from tests.support.mail_server import MailServer, receiving_mail
 from tests.support.polling import auntil
 
@@ -83,63 +91,6 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: Any) -> x509.Certificat
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-ANA, BO = "ana@example.com", "bo@example.com"
-BASE = "https://agents.example.com"
-LONG = timedelta(days=2)
-
-
-@pytest.fixture
-def server() -> Iterator[MailServer]:
-    with receiving_mail() as made:
-        yield made
-
-
-def approve(state: Log) -> Log:
-    return {"log": [perdure.ask({"draft": "Dear Ada, a secret offer"})]}
-
-
-def soon(state: Log) -> Log:
-    return {"log": [perdure.ask("Now?", expires=timedelta(days=1), default="no")]}
-
-
-def fail(state: Log) -> Log:
-    raise ValueError("no such mailbox")
-
-
-def review(state: Log) -> Log:
-    """As LangChain's middleware asks."""
-    action = {
-        "name": "send_mail",
-        "args": {"to": "ada@example.com", "text": "Dear Ada"},
-        "description": "I am sure that this is fine.",
-    }
-    config = {"action_name": "send_mail", "allowed_decisions": ["approve", "reject"]}
-    perdure.ask({"action_requests": [action], "review_configs": [config]})
-    return {"log": ["sent"]}
-
-
-def to(server: MailServer, *people: str, **options: Any) -> Mail:
-    given = {"sender": "Agents <agents@example.com>", **options}
-    return Mail(server.url, to=people or (ANA,), **given)
-
-
-@asynccontextmanager
-async def mailing(url: str, mail: Mail, **options: Any) -> AsyncIterator[Any]:
-    async with opened(url, mail=mail, public_url=BASE, **options) as rt:
-        rt.register(chain(approve), name="approve")
-        rt.register(chain(soon), name="soon")
-        rt.register(chain(review), name="review")
-        rt.register(chain(fail), name="hold", retry=Retry(attempts=1), hold=True)
-        yield rt
-
-
-async def asked(rt: Any, graph: str = "approve") -> Any:
-    await rt.start(graph, {"log": []})
-    await rt.tick()
-    found = await rt.waits()
-    return found[0] if found else None
 
 
 # -- what is sent

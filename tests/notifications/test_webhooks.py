@@ -8,8 +8,8 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from perdure.commands.webhooks import BadSignature, check_url, secrets_of, sign,
 from perdure.errors import BadArgument
 from perdure.execution.outbox import Undelivered
 from perdure.notifications.posting import post
-from perdure.types import Retry
+from tests.contract.test_webhook_deliveries import approve, told, work
+from tests.contract.test_webhook_deliveries import receiver as receiver
 from tests.support.agent_server import served
 from tests.support.agents import Log, chain, driving, opened
 from tests.support.polling import auntil, until
@@ -32,36 +33,6 @@ from tests.support.webhook_receiver import WebhookReceiver, receiving
 SECRET = "whsec_" + "c2VjcmV0IG9mIGEgd2ViaG9vaywgbG9uZyBlbm91Z2g="
 OTHER = "whsec_" + "YW5vdGhlciBzZWNyZXQgb2YgYSB3ZWJob29rLCBsb25n"
 LONG = timedelta(days=2)
-
-
-@pytest.fixture
-def receiver() -> Iterator[WebhookReceiver]:
-    with receiving() as made:
-        yield made
-
-
-def work(state: Log) -> Log:
-    return {"log": ["worked"]}
-
-
-def approve(state: Log) -> Log:
-    return {"log": [perdure.ask({"draft": "Dear Ada, a secret offer"})]}
-
-
-def fail(state: Log) -> Log:
-    raise ValueError("no such mailbox")
-
-
-@asynccontextmanager
-async def told(url: str, receiver: WebhookReceiver, **options: Any) -> AsyncIterator[Any]:
-    """A runtime whose runs may have webhooks on loopback."""
-    own = RunWebhooks(options.pop("secret", ()), allow_private=True)
-    async with opened(url, run_webhooks=own, **options) as rt:
-        rt.register(chain(work), name="work")
-        rt.register(chain(work, approve), name="approve")
-        rt.register(chain(fail), name="fail", retry=Retry(attempts=1))
-        rt.register(chain(fail), name="hold", retry=Retry(attempts=1), hold=True)
-        yield rt
 
 
 def events(receiver: WebhookReceiver) -> list[str]:
