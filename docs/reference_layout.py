@@ -58,15 +58,22 @@ def _modules(module: griffe.Module) -> list[griffe.Module]:
 
 
 def _tabulate(found: griffe.Class, docstring: griffe.Docstring) -> None:
-    """Move the docstrings of attributes into a section of the class."""
+    """Move the docstrings of attributes into the section of the class, and add the values of an
+    enum's members to it."""
     rows = []
     for one in found.attributes.values():
-        if not one.is_alias and one.docstring is not None and not one.name.startswith("_"):
+        if one.is_alias or one.name.startswith("_"):
+            continue
+        if one.docstring is not None:
             rows.append(f"    {one.name}{_type_of(one)}: {' '.join(one.docstring.value.split())}")
             one.docstring = None
+        elif one.annotation is None:
+            row = re.compile(rf"^    {one.name}:", re.MULTILINE)
+            docstring.value = row.sub(f"    {one.name}{_type_of(one)}:", docstring.value)
     if rows:
         text, heading, raises = docstring.value.partition("\nRaises:")
-        section = "\n".join(["", "Attributes:", *rows, ""])
+        heads = [] if "\nAttributes:\n" in text else ["", "Attributes:"]
+        section = "\n".join([*heads, *rows, ""])
         docstring.value = f"{text.rstrip()}\n{section}{heading}{raises}"
 
 

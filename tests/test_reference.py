@@ -55,9 +55,13 @@ def exceptions() -> list[type]:
 
 
 def documented(source: str) -> Iterator[tuple[str, str]]:
-    """The attributes of a module's classes that have a docstring below them: class and name."""
+    """The attributes of a module's classes that are described, below them or in the docstring of
+    the class: class and name."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef):
+            section = (ast.get_docstring(node) or "").partition("\nAttributes:\n")[2]
+            for name in re.findall(r"^    (\w+)(?: \(.+?\))?: ", section, re.MULTILINE):
+                yield node.name, name
             for before, after in zip(node.body, node.body[1:], strict=False):
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                 if is_text and isinstance(before, ast.AnnAssign):
@@ -102,11 +106,11 @@ def test_every_value_and_every_error_has_its_place_in_the_reference() -> None:
 
 
 def test_every_kind_of_event_says_what_its_data_is() -> None:
-    source = inspect.getsource(types.EventKind)
+    doc = inspect.getdoc(types.EventKind) or ""
     for kind in types.EventKind:
-        text = re.search(rf'{kind.name} = "{kind}"\n    """(.*?)"""', source, re.DOTALL)
+        text = re.search(rf"^    {kind.name}: (.*?)(?=\n    \w|\Z)", doc, re.DOTALL | re.MULTILINE)
         assert text is not None
-        assert "Data: " in text[1] or kind is types.EventKind.UPDATED, kind
+        assert "Data:" in text[1] or kind is types.EventKind.UPDATED, kind
 
 
 @pytest.mark.parametrize("name", perdure.__all__)

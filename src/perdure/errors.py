@@ -115,18 +115,20 @@ class Loss:
     """An acknowledged change that the database no longer has: it went back in time.
 
     `Client.doctor` lists those of the last 30 days.
+
+    Attributes:
+        thread_id: The thread. Empty if the change was of none.
+        run_id: The run, if it was a change of one.
+        what: `the run`, `its last changes`, or the name of the operation.
+        acknowledged_at: When it was acknowledged last.
+        noticed_at: When a process noticed that it is missing. None: just now.
     """
 
     thread_id: str
-    """The thread. Empty if the change was of none."""
     run_id: str | None
-    """The run, if it was a change of one."""
     what: str
-    """`the run`, `its last changes`, or the name of the operation."""
     acknowledged_at: datetime
-    """When it was acknowledged last."""
     noticed_at: datetime | None = None
-    """When a process noticed that it is missing. None: just now."""
 
     def __str__(self) -> str:
         run = f"run {self.run_id} of " if self.run_id else ""

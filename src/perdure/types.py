@@ -29,24 +29,27 @@ unfinished runs and keeps what they stored. `rollback` also deletes their checkp
 
 
 class State(StrEnum):
-    """State of a run. Each member equals its text: `run.state == "done"`."""
+    """State of a run. Each member equals its text: `run.state == "done"`.
+
+    Attributes:
+        PENDING: Due: now, at a set time, or after the previous run of its thread.
+        RUNNING: A worker holds the lease and drives it.
+        WAITING: Waits for the clock, a person, a signal or another run. No process is held.
+        PAUSED: Paused until `resume`.
+        HELD: Needs a person; `Run.reason` says why. `retry`, `settle` or `cancel` ends the hold.
+        DONE: Ended: the graph returned. `Run.output` has the result.
+        FAILED: Ended: the graph raised and is not retried. `Run.error` has the exception.
+        CANCELLED: Ended: cancelled by a person, its parent or a later run of its thread.
+    """
 
     PENDING = "pending"
-    """Due: now, at a set time, or after the previous run of its thread."""
     RUNNING = "running"
-    """A worker holds the lease and drives it."""
     WAITING = "waiting"
-    """Waits for the clock, a person, a signal or another run. No process is held."""
     PAUSED = "paused"
-    """Paused until `resume`."""
     HELD = "held"
-    """Needs a person; `Run.reason` says why. `retry`, `settle` or `cancel` ends the hold."""
     DONE = "done"
-    """Ended: the graph returned. `Run.output` has the result."""
     FAILED = "failed"
-    """Ended: the graph raised and is not retried. `Run.error` has the exception."""
     CANCELLED = "cancelled"
-    """Ended: cancelled by a person, its parent or a later run of its thread."""
 
 
 ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
@@ -64,168 +67,193 @@ class EventKind(StrEnum):
     `saved` counts what came from the record since the previous `step` or `effect`: `effects`,
     `model_calls`, `tokens`, and in `replayed` the name and key of the first 50 effects. The event
     that ends a segment may have it too.
+
+    Attributes:
+        STARTED: The run was accepted. Data: `graph`, `version`, `key`, `parent`, and `traceparent`,
+            the tracing span in which it was started.
+        CLAIMED: A segment began. Data: `worker` (`host:pid:…`), and `driven`, the kind of driver:
+            `worker`, `cron` or `call`.
+        RECOVERED: A segment began after the previous worker died or was silent too long. Data:
+            `worker`, `driven`; `silent`, workers on the same host that live, but let leases run
+            out.
+        STEP: A checkpoint was stored. Data: `step`, `source`, `checkpoint`; `nodes`, the nodes
+            whose results it holds, as far as this process knows; `ns`, the namespace of a subgraph;
+            `labels`, `prompts`, `saved`.
+        WAIT: The run began to wait. Data: `wait`, its id; `kind`, `name`, `wake_at`, `expires_at`;
+            `runs`, the runs that a `join` waits for.
+        WAITING: The segment ended, and the run waits. Data: `caught_in`, the node that caught the
+            exception of its wait; `saved`.
+        WOKE: A sleep is over. Data: `wait`; `early` and `by` if a person woke the run.
+        EXPIRED: A question, signal or join reached its deadline. Data: `wait`.
+        ANSWER: An answer was accepted. Data: `wait`, `by`.
+        WITHDRAWN: An answer was withdrawn. Data: `wait`, `by`, `reason`.
+        SIGNAL: A signal was delivered. Data: `wait`, `name`.
+        JOINED: The runs that a `join` waited for have ended. Data: `wait`; `runs`, each with its
+            state.
+        EFFECT: An effect has an outcome, will be retried, or has an unknown outcome. The intent has
+            no event. Data: `name`, `key`, `state`, `attempt`, `begun_at`; `error`, `retry_at`,
+            `why`, `transactional`; `prompts`, a list of (name, version); `usage` of a model call
+            (`model`, `input_tokens`, `output_tokens`); `how`: `called again` after a crash,
+            `verified`, `simulated`, or the other run that made the call; `saved`.
+        DIFFERS: A call had different arguments from its record. It got the recorded outcome, or was
+            made with the recorded arguments. Data: `name`, `key`.
+        SETTLED: A person settled an effect. Data: `name`, `key`, `state`, `by`, `reason`.
+        POSTPONED: The segment ended, and the run waits for the next attempt at an effect. Data:
+            `effect`, `key`, `attempt`, `saved`.
+        FAILED: The segment raised, or its step took too long. Data: `kind`, `message`, `traceback`,
+            `attempts`; `retry_at` if it will be retried, else `final`; `saved`.
+        HELD: The run needs a person. Data: `reason`; `lost`, `removed` and `added` nodes after a
+            change to the graph; `effects`, the keys of effects with an unknown outcome; `saved`.
+        RELEASED: The segment ended early, and the run is due again: a drain, a reader that left the
+            stream, calls in a different order, or an event loop that did not respond. Data:
+            `forced`; `reason`, why the loop did not; `effect` and `key` of the call that was out of
+            order; `saved`.
+        CANCELLING: The worker was asked to cancel the run, or effects are being undone. Data:
+            `reason`, `by`.
+        PAUSING: The worker was asked to pause the run. Data: `reason`, `by`.
+        CANCELLED: The run was cancelled. Data: `reason`, `by`; `forced` if it was stopped in the
+            middle of a step; the keys of effects that were `undone`, `kept` because they have no
+            compensation, or are `unknown`; `saved`.
+        PAUSED: The run was paused. Data: `reason`, `by`; `forced` if it was stopped in the middle
+            of a step; `saved`.
+        RESUMED: The run is due again after a pause, or after its effects were settled. Data: `by`.
+        RETRIED: A failed or held run is due again. Data: `by`.
+        UPDATED: `update_state` changed the state of the thread.
+        SCORED: The run was scored, possibly weeks after its end. Data: `name`; `value` or `label`;
+            `about`, `step`, `effect` with its `attempt`, or `wait`; `action`, `call`, `prompts`,
+            `by`. The comment is not in the event.
+        ASSIGNED: A question has a new assignee. Data: `wait`, `by`; `to`, absent if it was
+            unassigned.
+        REWOUND: The database went back in time, and the run's last acknowledged changes are gone.
+            Data: `reason`.
+        COMMENT: A person commented. Data: `text`, `by`; `wait` if the comment is about a question.
+        DONE: The graph returned. Data: `saved`.
     """
 
     STARTED = "started"
-    """The run was accepted. Data: `graph`, `version`, `key`, `parent`, and `traceparent`, the
-    tracing span in which it was started."""
     CLAIMED = "claimed"
-    """A segment began. Data: `worker` (`host:pid:…`), and `driven`, the kind of driver: `worker`,
-    `cron` or `call`."""
     RECOVERED = "recovered"
-    """A segment began after the previous worker died or was silent too long. Data: `worker`,
-    `driven`; `silent`, workers on the same host that live, but let leases run out."""
     STEP = "step"
-    """A checkpoint was stored. Data: `step`, `source`, `checkpoint`; `nodes`, the nodes whose
-    results it holds, as far as this process knows; `ns`, the namespace of a subgraph; `labels`,
-    `prompts`, `saved`."""
     WAIT = "wait"
-    """The run began to wait. Data: `wait`, its id; `kind`, `name`, `wake_at`, `expires_at`; `runs`,
-    the runs that a `join` waits for."""
     WAITING = "waiting"
-    """The segment ended, and the run waits. Data: `caught_in`, the node that caught the exception
-    of its wait; `saved`."""
     WOKE = "woke"
-    """A sleep is over. Data: `wait`; `early` and `by` if a person woke the run."""
     EXPIRED = "expired"
-    """A question, signal or join reached its deadline. Data: `wait`."""
     ANSWER = "answer"
-    """An answer was accepted. Data: `wait`, `by`."""
     WITHDRAWN = "withdrawn"
-    """An answer was withdrawn. Data: `wait`, `by`, `reason`."""
     SIGNAL = "signal"
-    """A signal was delivered. Data: `wait`, `name`."""
     JOINED = "joined"
-    """The runs that a `join` waited for have ended. Data: `wait`; `runs`, each with its state."""
     EFFECT = "effect"
-    """An effect has an outcome, will be retried, or has an unknown outcome. The intent has no
-    event. Data: `name`, `key`, `state`, `attempt`, `begun_at`; `error`, `retry_at`, `why`,
-    `transactional`; `prompts`, a list of (name, version); `usage` of a model call (`model`,
-    `input_tokens`, `output_tokens`); `how`: `called again` after a crash, `verified`, `simulated`,
-    or the other run that made the call; `saved`."""
     DIFFERS = "differs"
-    """A call had different arguments from its record. It got the recorded outcome, or was made with
-    the recorded arguments. Data: `name`, `key`."""
     SETTLED = "settled"
-    """A person settled an effect. Data: `name`, `key`, `state`, `by`, `reason`."""
     POSTPONED = "postponed"
-    """The segment ended, and the run waits for the next attempt at an effect. Data: `effect`,
-    `key`, `attempt`, `saved`."""
     FAILED = "failed"
-    """The segment raised, or its step took too long. Data: `kind`, `message`, `traceback`,
-    `attempts`; `retry_at` if it will be retried, else `final`; `saved`."""
     HELD = "held"
-    """The run needs a person. Data: `reason`; `lost`, `removed` and `added` nodes after a change to
-    the graph; `effects`, the keys of effects with an unknown outcome; `saved`."""
     RELEASED = "released"
-    """The segment ended early, and the run is due again: a drain, a reader that left the stream,
-    calls in a different order, or an event loop that did not respond. Data: `forced`; `reason`, why
-    the loop did not; `effect` and `key` of the call that was out of order; `saved`."""
     CANCELLING = "cancelling"
-    """The worker was asked to cancel the run, or effects are being undone. Data: `reason`, `by`."""
     PAUSING = "pausing"
-    """The worker was asked to pause the run. Data: `reason`, `by`."""
     CANCELLED = "cancelled"
-    """The run was cancelled. Data: `reason`, `by`; `forced` if it was stopped in the middle of a
-    step; the keys of effects that were `undone`, `kept` because they have no compensation, or are
-    `unknown`; `saved`."""
     PAUSED = "paused"
-    """The run was paused. Data: `reason`, `by`; `forced` if it was stopped in the middle of a step;
-    `saved`."""
     RESUMED = "resumed"
-    """The run is due again after a pause, or after its effects were settled. Data: `by`."""
     RETRIED = "retried"
-    """A failed or held run is due again. Data: `by`."""
     UPDATED = "updated"
-    """`update_state` changed the state of the thread."""
     SCORED = "scored"
-    """The run was scored, possibly weeks after its end. Data: `name`; `value` or `label`; `about`,
-    `step`, `effect` with its `attempt`, or `wait`; `action`, `call`, `prompts`, `by`. The comment
-    is not in the event."""
     ASSIGNED = "assigned"
-    """A question has a new assignee. Data: `wait`, `by`; `to`, absent if it was unassigned."""
     REWOUND = "rewound"
-    """The database went back in time, and the run's last acknowledged changes are gone.
-    Data: `reason`."""
     COMMENT = "comment"
-    """A person commented. Data: `text`, `by`; `wait` if the comment is about a question."""
     DONE = "done"
-    """The graph returned. Data: `saved`."""
 
 
 class EffectState(StrEnum):
-    """State of an effect."""
+    """State of an effect.
+
+    Attributes:
+        OPEN: The intent is stored. The call may or may not have been made.
+        DONE: It returned, and the result is stored.
+        FAILED: It raised and is not retried, or a person settled it as failed.
+        UNKNOWN: The outcome is unknown: a person has to `settle` it.
+        AGAIN: It is known not to have happened. The next execution of its node calls it.
+    """
 
     OPEN = "open"
-    """The intent is stored. The call may or may not have been made."""
     DONE = "done"
-    """It returned, and the result is stored."""
     FAILED = "failed"
-    """It raised and is not retried, or a person settled it as failed."""
     UNKNOWN = "unknown"
-    """The outcome is unknown: a person has to `settle` it."""
     AGAIN = "again"
-    """It is known not to have happened. The next execution of its node calls it."""
 
 
 class Kind(StrEnum):
-    """What a wait is for."""
+    """What a wait is for.
+
+    Attributes:
+        CLOCK: A time: `sleep`, or the pause before an effect is retried.
+        HUMAN: A person: `ask`, or LangGraph's `interrupt`.
+        SIGNAL: A signal: `wait_for`.
+        RUN: The end of other runs: `join`.
+    """
 
     CLOCK = "clock"
-    """A time: `sleep`, or the pause before an effect is retried."""
     HUMAN = "human"
-    """A person: `ask`, or LangGraph's `interrupt`."""
     SIGNAL = "signal"
-    """A signal: `wait_for`."""
     RUN = "run"
-    """The end of other runs: `join`."""
 
 
 class WaitState(StrEnum):
-    """State of a stored wait."""
+    """State of a stored wait.
+
+    Attributes:
+        OPEN: Not answered yet.
+        ANSWERED: The answer is stored, and not yet handed to the node.
+        APPLIED: A driver handed the answer to the node.
+        CONSUMED: The node continued with the answer, and its result is stored.
+        CLOSED: The run ended, or asks something else now.
+    """
 
     OPEN = "open"
-    """Not answered yet."""
     ANSWERED = "answered"
-    """The answer is stored, and not yet handed to the node."""
     APPLIED = "applied"
-    """A driver handed the answer to the node."""
     CONSUMED = "consumed"
-    """The node continued with the answer, and its result is stored."""
     CLOSED = "closed"
-    """The run ended, or asks something else now."""
 
 
 class Control(StrEnum):
-    """What a worker was asked to do with its run."""
+    """What a worker was asked to do with its run.
+
+    Attributes:
+        CANCEL: Cancel it.
+        PAUSE: Pause it.
+    """
 
     CANCEL = "cancel"
-    """Cancel it."""
     PAUSE = "pause"
-    """Pause it."""
 
 
 class DrivenBy(StrEnum):
-    """Kind of process that drives a segment."""
+    """Kind of process that drives a segment.
+
+    Attributes:
+        WORKER: A worker: `work`.
+        CRON: A tick: `tick`.
+        CALL: The caller of a bound graph.
+    """
 
     WORKER = "worker"
-    """A worker: `work`."""
     CRON = "cron"
-    """A tick: `tick`."""
     CALL = "call"
-    """The caller of a bound graph."""
 
 
 @dataclass(frozen=True)
 class RunError:
-    """An exception, as stored with a run or an effect. `str()` gives kind and message."""
+    """An exception, as stored with a run or an effect. `str()` gives kind and message.
+
+    Attributes:
+        kind: Name of the exception's class.
+        message: Its message, without secrets.
+        traceback: Its traceback as text.
+    """
 
     kind: str
-    """Name of the exception's class."""
     message: str
-    """Its message, without secrets."""
     traceback: str
-    """Its traceback as text."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -240,49 +268,53 @@ class Run:
         run = await runtime.get(run_id)
         if run.state is State.HELD:
             print(run.reason)
+
+    Attributes:
+        id: Id of the run.
+        thread_id: Its thread.
+        graph: Name of its graph.
+        state: Its state.
+        output: What the graph returned, once the run is `done`. None before that, and in lists with
+            `output=False`.
+        error: The exception of the last segment, if it raised. If a row of the run cannot be read,
+            the reason: a type that is not allowed, a damaged row, a missing key.
+        reason: Why it is `held` or was `cancelled`.
+        metadata: The metadata given to `start`, with the labels that the agent added with
+            `perdure.label`.
+        tags: The tags given to `start`, with a tag for the last driver: `runtime:worker`,
+            `runtime:cron` or `runtime:call`.
+        created_at: When it was accepted.
+        updated_at: When it last changed.
+        due_at: When a worker should claim it: the end of the lease while it is driven, the end of
+            its next clock wait while it waits. None if only a person, a signal or another run can
+            make it due.
+        key: The idempotency key given to `start`.
+        version: The version of the graph that the run stays on.
+        attempts: Number of claims since the last progress.
+        saved: What continuing after a crash, a restart, a wait or a retry did not do again: `steps`
+            that were stored, `effects` that came from their records, and `model_calls` in either.
+        parent_id: The run whose node started it.
+        damaged: Why the row cannot be read. The other fields are then as stored, or empty.
     """
 
     id: str
-    """Id of the run."""
     thread_id: str
-    """Its thread."""
     graph: str
-    """Name of its graph."""
     state: State
-    """Its state."""
     output: Any
-    """What the graph returned, once the run is `done`. None before that, and in lists with
-    `output=False`."""
     error: RunError | None
-    """The exception of the last segment, if it raised. If a row of the run cannot be read, the
-    reason: a type that is not allowed, a damaged row, a missing key."""
     reason: str | None
-    """Why it is `held` or was `cancelled`."""
     metadata: Mapping[str, Any]
-    """The metadata given to `start`, with the labels that the agent added with `perdure.label`."""
     tags: tuple[str, ...]
-    """The tags given to `start`, with a tag for the last driver: `runtime:worker`, `runtime:cron`
-    or `runtime:call`."""
     created_at: datetime
-    """When it was accepted."""
     updated_at: datetime
-    """When it last changed."""
     due_at: datetime | None
-    """When a worker should claim it: the end of the lease while it is driven, the end of its next
-    clock wait while it waits. None if only a person, a signal or another run can make it due."""
     key: str | None = None
-    """The idempotency key given to `start`."""
     version: str = ""
-    """The version of the graph that the run stays on."""
     attempts: int = 0
-    """Number of claims since the last progress."""
     saved: Mapping[str, int] = field(default_factory=dict)
-    """What continuing after a crash, a restart, a wait or a retry did not do again: `steps` that
-    were stored, `effects` that came from their records, and `model_calls` in either."""
     parent_id: str | None = None
-    """The run whose node started it."""
     damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
     @property
     def ended(self) -> bool:
@@ -298,80 +330,95 @@ class Wait:
 
         for wait in await runtime.waits(kind="human"):
             await runtime.answer(wait.id, ask_a_person(wait.value))
+
+    Attributes:
+        id: Id of the wait. `answer` takes it.
+        run_id: The run that waits.
+        thread_id: The thread of that run.
+        kind: What the run waits for.
+        value: The question, as passed to `ask` or `interrupt`. For a signal, the `value` of
+            `wait_for`.
+        wake_at: When a clock wait is over.
+        name: The signal it waits for, or that withdraws the question.
+        expires_at: When the wait expires. None: never.
+        created_at: When the run began to wait.
+        response_schema: JSON Schema of the answer, if `ask` was given one.
+        interrupt_id: LangGraph's id of the interrupt, for `Command(resume={id: answer})`.
+        graph: The graph of the run.
+        assignee: The person responsible for the question. None if it is unassigned.
+        damaged: Why the row cannot be read. The other fields are then as stored, or empty.
     """
 
     id: str
-    """Id of the wait. `answer` takes it."""
     run_id: str
-    """The run that waits."""
     thread_id: str
-    """The thread of that run."""
     kind: Kind
-    """What the run waits for."""
     value: Any
-    """The question, as passed to `ask` or `interrupt`. For a signal, the `value` of `wait_for`."""
     wake_at: datetime | None
-    """When a clock wait is over."""
     name: str | None
-    """The signal it waits for, or that withdraws the question."""
     expires_at: datetime | None
-    """When the wait expires. None: never."""
     created_at: datetime
-    """When the run began to wait."""
     response_schema: Mapping[str, Any] | None = None
-    """JSON Schema of the answer, if `ask` was given one."""
     interrupt_id: str = ""
-    """LangGraph's id of the interrupt, for `Command(resume={id: answer})`."""
     graph: str = ""
-    """The graph of the run."""
     assignee: str | None = None
-    """The person responsible for the question. None if it is unassigned."""
     damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
 class WaitRecord(Wait):
-    """A wait in any state, with its answer if one was accepted."""
+    """A wait in any state, with its answer if one was accepted.
+
+    Attributes:
+        state: A `WaitState`.
+        answered_at: When the answer was accepted.
+        answered_by: The person who answered, as passed in `by`.
+        answer: The accepted answer.
+    """
 
     state: str = "open"
-    """A `WaitState`."""
     answered_at: datetime | None = None
-    """When the answer was accepted."""
     answered_by: str | None = None
-    """The person who answered, as passed in `by`."""
     answer: Any = None
-    """The accepted answer."""
 
 
 class ScoreKind(StrEnum):
-    """What a score consists of."""
+    """What a score consists of.
+
+    Attributes:
+        NUMBER: A number.
+        CATEGORY: The name of a category.
+        TEXT: Only a comment.
+    """
 
     NUMBER = "number"
-    """A number."""
     CATEGORY = "category"
-    """The name of a category."""
     TEXT = "text"
-    """Only a comment."""
 
 
 class PromptVersion(NamedTuple):
-    """One version of a prompt."""
+    """One version of a prompt.
+
+    Attributes:
+        name: Name of the prompt.
+        version: A hash of its text.
+    """
 
     name: str
-    """Name of the prompt."""
     version: str
-    """A hash of its text."""
 
 
 class Prompt(str):
-    """The text of a prompt, with its name and version. It is stored as plain text."""
+    """The text of a prompt, with its name and version. It is stored as plain text.
+
+    Attributes:
+        name: Name of the prompt.
+        version: A hash of the text.
+    """
 
     __slots__ = ("name", "version")
     name: str
-    """Name of the prompt."""
     version: str
-    """A hash of the text."""
 
     def __new__(cls, name: str, text: str) -> Prompt:
         self = super().__new__(cls, text)
@@ -396,14 +443,17 @@ class Actor(str):
     has all three.
 
         await client.answer(wait.id, True, by=Actor("ana", via="browser", address="10.0.0.7"))
+
+    Attributes:
+        via: How the decision was made: `browser`, `link`, `api` or `command line`. None: Python. If
+            a token acts under a name other than its own, the token is named too: `api, token
+            backend`.
+        address: The network address it came from, if any.
     """
 
     __slots__ = ("address", "via")
     via: str | None
-    """How the decision was made: `browser`, `link`, `api` or `command line`. None: Python. If
-    a token acts under a name other than its own, the token is named too: `api, token backend`."""
     address: str | None
-    """The network address it came from, if any."""
 
     def __new__(
         cls, name: str = "", *, via: str | None = None, address: str | None = None
@@ -418,105 +468,120 @@ class Actor(str):
 
 @dataclass(frozen=True)
 class Score:
-    """How well a run, or a part of it, did: a number, a category, or only a comment."""
+    """How well a run, or a part of it, did: a number, a category, or only a comment.
+
+    Attributes:
+        run_id: The run.
+        name: Name of the score, such as `tone`.
+        value: The number. None for other kinds.
+        about: The part of the run that was scored, empty for the whole run. For a step or effect it
+            is its id.
+        at: When it was given.
+        comment: A comment.
+        by: The person who gave it.
+        kind: Whether it is a number, a category or text.
+        label: The category. None for other kinds.
+        step: Checkpoint of the step that was scored.
+        effect: Key of the effect that was scored.
+        prompts: The prompt versions that the scored step, effect or run had read by then.
+        damaged: Why the row cannot be read. The other fields are then as stored, or empty.
+    """
 
     run_id: str
-    """The run."""
     name: str
-    """Name of the score, such as `tone`."""
     value: float | None
-    """The number. None for other kinds."""
     about: str
-    """The part of the run that was scored, empty for the whole run. For a step or effect it is its
-    id."""
     at: datetime
-    """When it was given."""
     comment: str | None = None
-    """A comment."""
     by: str | None = None
-    """The person who gave it."""
     kind: ScoreKind = ScoreKind.NUMBER
-    """Whether it is a number, a category or text."""
     label: str | None = None
-    """The category. None for other kinds."""
     step: str | None = None
-    """Checkpoint of the step that was scored."""
     effect: str | None = None
-    """Key of the effect that was scored."""
     prompts: tuple[PromptVersion, ...] = ()
-    """The prompt versions that the scored step, effect or run had read by then."""
     damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One entry in the history of a run."""
+    """One entry in the history of a run.
+
+    Attributes:
+        n: Number of the event in its run, from 1 without gaps.
+        at: When it was stored, by the journal's clock.
+        kind: An `EventKind`.
+        data: Facts about the event. `EventKind` lists the keys of each kind.
+        damaged: Why the row cannot be read. The other fields are then as stored, or empty.
+    """
 
     n: int
-    """Number of the event in its run, from 1 without gaps."""
     at: datetime
-    """When it was stored, by the journal's clock."""
     kind: str
-    """An `EventKind`."""
     data: Mapping[str, Any]
-    """Facts about the event. `EventKind` lists the keys of each kind."""
     damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of the output that a run produces while it is driven."""
+    """A piece of the output that a run produces while it is driven.
+
+    Attributes:
+        n: Number of the chunk in its run, from 1 without gaps.
+        mode: LangGraph's stream mode, or `segment`.
+        namespace: The subgraphs it comes from, as `("node:task id",)`. Empty at the top of the
+            graph.
+        data: As LangGraph streams it. For `messages`: the message, or a piece of it, and its
+            metadata.
+        at: When it was stored.
+        replaces_from: For a `segment`, which begins where a process died or a node runs again:
+            chunks from this number up to this one are void. Their content is repeated, or has
+            changed.
+    """
 
     n: int
-    """Number of the chunk in its run, from 1 without gaps."""
     mode: str
-    """LangGraph's stream mode, or `segment`."""
     namespace: tuple[str, ...]
-    """The subgraphs it comes from, as `("node:task id",)`. Empty at the top of the graph."""
     data: Any
-    """As LangGraph streams it. For `messages`: the message, or a piece of it, and its metadata."""
     at: datetime
-    """When it was stored."""
     replaces_from: int | None = None
-    """For a `segment`, which begins where a process died or a node runs again: chunks from this
-    number up to this one are void. Their content is repeated, or has changed."""
 
 
 @dataclass(frozen=True)
 class EffectRecord:
-    """A snapshot of one effect."""
+    """A snapshot of one effect.
+
+    Attributes:
+        key: The idempotency key that `perdure.key()` returned. `settle` takes it.
+        name: Name of the effect. A compensation is named `undo` followed by the name of the effect
+            it undoes.
+        state: Its state.
+        run_id: The run that called it. Empty with only the saver.
+        thread_id: The thread of that run.
+        attempts: Number of calls so far, including one that is about to be made.
+        arguments: The recorded arguments, without secrets.
+        result: The recorded result, if it is `done`.
+        error: The exception, if it failed. For an open or unknown effect, the last exception.
+        created_at: When the first intent was stored.
+        updated_at: When it last changed.
+        due_at: When the next attempt is due, between two attempts.
+        undone: Whether its compensation has run.
+        damaged: Why the row cannot be read. The other fields are then as stored, or empty.
+    """
 
     key: str
-    """The idempotency key that `perdure.key()` returned. `settle` takes it."""
     name: str
-    """Name of the effect. A compensation is named `undo` followed by the name of the effect it
-    undoes."""
     state: EffectState
-    """Its state."""
     run_id: str
-    """The run that called it. Empty with only the saver."""
     thread_id: str
-    """The thread of that run."""
     attempts: int
-    """Number of calls so far, including one that is about to be made."""
     arguments: Mapping[str, Any]
-    """The recorded arguments, without secrets."""
     result: Any
-    """The recorded result, if it is `done`."""
     error: RunError | None
-    """The exception, if it failed. For an open or unknown effect, the last exception."""
     created_at: datetime
-    """When the first intent was stored."""
     updated_at: datetime
-    """When it last changed."""
     due_at: datetime | None
-    """When the next attempt is due, between two attempts."""
     undone: bool = False
-    """Whether its compensation has run."""
     damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
@@ -528,10 +593,12 @@ class Done:
         def find(order_id):
             payment = api.payment_by_key(perdure.key())
             return Done(payment.id) if payment else None
+
+    Attributes:
+        result: The result of the call.
     """
 
     result: Any = None
-    """The result of the call."""
 
 
 @dataclass(frozen=True)
@@ -543,67 +610,76 @@ class Record:
 
         @perdure.effect(record=Record(without=["page"], result=len))
         def upload(name, page): ...
+
+    Attributes:
+        arguments: Names of the arguments to store. None: all.
+        without: Names of the arguments to leave out.
+        result: Converts the result into the value that is stored. The caller gets that value too,
+            the first time included.
     """
 
     arguments: Collection[str] | None = None
-    """Names of the arguments to store. None: all."""
     without: Collection[str] = ()
-    """Names of the arguments to leave out."""
     result: Callable[[Any], Any] | None = None
-    """Converts the result into the value that is stored. The caller gets that value too, the first
-    time included."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message in the outbox."""
+    """A message in the outbox.
+
+    Attributes:
+        id: Id of the message, the same at each delivery.
+        topic: Its topic. `deliver` sets the handler of a topic.
+        payload: Its content.
+        thread_id: The thread of the run that sent it.
+        run_id: The run that sent it.
+        attempts: Number of delivery attempts.
+        sent_at: When it was stored.
+        due_at: When it is delivered next. None: perdure has given up on it.
+        error: Why the last delivery failed.
+        damaged: Why the row cannot be read. The other fields are then as stored, or empty.
+    """
 
     id: str
-    """Id of the message, the same at each delivery."""
     topic: str
-    """Its topic. `deliver` sets the handler of a topic."""
     payload: Any
-    """Its content."""
     thread_id: str
-    """The thread of the run that sent it."""
     run_id: str
-    """The run that sent it."""
     attempts: int
-    """Number of delivery attempts."""
     sent_at: datetime
-    """When it was stored."""
     due_at: datetime | None = None
-    """When it is delivered next. None: perdure has given up on it."""
     error: str | None = None
-    """Why the last delivery failed."""
     damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule that starts runs according to a cron expression."""
+    """A schedule that starts runs according to a cron expression.
+
+    Attributes:
+        name: Name of the schedule.
+        graph: The graph it starts.
+        cron: The cron expression.
+        timezone: Time zone of the cron expression.
+        next_at: When it starts the next run, or would if it were enabled.
+        damaged: Why the row cannot be read. The other fields are then as stored, or empty.
+        enabled: Whether it starts runs.
+        missed: How many of its times started no run, because they were too late or their run was
+            refused.
+        missed_at: When it last missed one.
+        problem: Why it started no run when it was last due. `None` if it did, or was not due yet.
+    """
 
     name: str
-    """Name of the schedule."""
     graph: str
-    """The graph it starts."""
     cron: str
-    """The cron expression."""
     timezone: str
-    """Time zone of the cron expression."""
     next_at: datetime
-    """When it starts the next run, or would if it were enabled."""
     damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
     enabled: bool = True
-    """Whether it starts runs."""
     missed: int = 0
-    """How many of its times started no run, because they were too late or their run was refused."""
     missed_at: datetime | None = None
-    """When it last missed one."""
     problem: str | None = None
-    """Why it started no run when it was last due. `None` if it did, or was not due yet."""
 
 
 @dataclass(frozen=True)
@@ -613,22 +689,24 @@ class Example:
     The run of this example asks a person once:
 
         Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
+
+    Attributes:
+        input: Input of the target.
+        expected: The expected output.
+        id: Its id, the same in each evaluation. By default a hash of its content.
+        metadata: Your own facts about it.
+        answers: People's answers, in the order in which the run asks.
+        signals: Values that `wait_for` returns, by signal name.
+        run_id: The real run that it was made from, whose outcomes `effects="recorded"` takes.
     """
 
     input: Any
-    """Input of the target."""
     expected: Any = None
-    """The expected output."""
     id: str = ""
-    """Its id, the same in each evaluation. By default a hash of its content."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Your own facts about it."""
     answers: Sequence[Any] = ()
-    """People's answers, in the order in which the run asks."""
     signals: Mapping[str, Any] = field(default_factory=dict)
-    """Values that `wait_for` returns, by signal name."""
     run_id: str | None = None
-    """The real run that it was made from, whose outcomes `effects="recorded"` takes."""
 
     @property
     def inputs(self) -> Any:
@@ -648,61 +726,70 @@ class Example:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a call to `tick` or `work` did, in segments unless noted."""
+    """What a call to `tick` or `work` did, in segments unless noted.
+
+    Attributes:
+        claimed: Segments begun.
+        done: Runs that ended `done`.
+        waiting: Segments that ended in a wait.
+        failed: Runs that ended `failed`.
+        held: Runs that are `held`.
+        cancelled: Runs that were cancelled.
+        paused: Runs that were paused.
+        released: Given back unfinished, to be retried later or because time ran out.
+        lost: Taken over by another worker.
+        scheduled: Runs started by schedules.
+        delivered: Outbox messages delivered.
+        pruned: Runs deleted by `Runtime(retention=…)`.
+    """
 
     claimed: int = 0
-    """Segments begun."""
     done: int = 0
-    """Runs that ended `done`."""
     waiting: int = 0
-    """Segments that ended in a wait."""
     failed: int = 0
-    """Runs that ended `failed`."""
     held: int = 0
-    """Runs that are `held`."""
     cancelled: int = 0
-    """Runs that were cancelled."""
     paused: int = 0
-    """Runs that were paused."""
     released: int = 0
-    """Given back unfinished, to be retried later or because time ran out."""
     lost: int = 0
-    """Taken over by another worker."""
     scheduled: int = 0
-    """Runs started by schedules."""
     delivered: int = 0
-    """Outbox messages delivered."""
     pruned: int = 0
-    """Runs deleted by `Runtime(retention=…)`."""
 
 
 class WorkerState(StrEnum):
-    """State of a worker."""
+    """State of a worker.
+
+    Attributes:
+        ALIVE: It sends heartbeats.
+        DRAINING: It was asked to claim nothing more and to exit.
+        SILENT: It missed three heartbeats: it may be dead, stopped or disconnected.
+        DEAD: It is known to be dead. Only a runtime on the same host can know.
+    """
 
     ALIVE = "alive"
-    """It sends heartbeats."""
     DRAINING = "draining"
-    """It was asked to claim nothing more and to exit."""
     SILENT = "silent"
-    """It missed three heartbeats: it may be dead, stopped or disconnected."""
     DEAD = "dead"
-    """It is known to be dead. Only a runtime on the same host can know."""
 
 
 @dataclass(frozen=True)
 class DrivenRun:
-    """A run that a worker drives now."""
+    """A run that a worker drives now.
+
+    Attributes:
+        run_id: The run.
+        thread_id: Its thread.
+        graph: Its graph.
+        version: Version of the graph.
+        updated_at: When the run last changed.
+    """
 
     run_id: str
-    """The run."""
     thread_id: str
-    """Its thread."""
     graph: str
-    """Its graph."""
     version: str
-    """Version of the graph."""
     updated_at: datetime
-    """When the run last changed."""
 
 
 @dataclass(frozen=True)
@@ -711,32 +798,34 @@ class WorkerInfo:
 
     A short tick and the caller of a bound graph do not announce themselves. They are listed only
     while they drive something, without `started_at` and `seen_at`.
+
+    Attributes:
+        id: Id of the worker, as in the events `claimed` and `recovered`.
+        host: Its host.
+        pid: Its process id.
+        state: Its state.
+        driven: Number of runs it drives.
+        runs: The runs it drives. Incomplete if all workers together drive more than a thousand.
+        graphs: The graphs it can drive, as `name` or `name@version`.
+        concurrency: Maximum number of segments at once.
+        started_at: When it started.
+        seen_at: Its last heartbeat.
+        drain_at: When it was asked to drain.
+        drain_by: The person who asked: `by`, `via` and `from`.
     """
 
     id: str
-    """Id of the worker, as in the events `claimed` and `recovered`."""
     host: str
-    """Its host."""
     pid: int
-    """Its process id."""
     state: WorkerState
-    """Its state."""
     driven: int
-    """Number of runs it drives."""
     runs: tuple[DrivenRun, ...] = ()
-    """The runs it drives. Incomplete if all workers together drive more than a thousand."""
     graphs: tuple[str, ...] = ()
-    """The graphs it can drive, as `name` or `name@version`."""
     concurrency: int | None = None
-    """Maximum number of segments at once."""
     started_at: datetime | None = None
-    """When it started."""
     seen_at: datetime | None = None
-    """Its last heartbeat."""
     drain_at: datetime | None = None
-    """When it was asked to drain."""
     drain_by: Mapping[str, str] = field(default_factory=dict)
-    """The person who asked: `by`, `via` and `from`."""
 
 
 @dataclass(frozen=True)
@@ -748,16 +837,18 @@ class Retention:
 
         Runtime(retention=Retention(done=timedelta(days=30), failed=timedelta(days=90)))
 
+    Attributes:
+        done: Age at which `done` runs are deleted. None: never.
+        failed: Age at which `failed` runs are deleted. None: never.
+        cancelled: Age at which `cancelled` runs are deleted. None: never.
+
     Raises:
         BadArgument: No time is given, or one is negative.
     """
 
     done: timedelta | None = None
-    """Age at which `done` runs are deleted. None: never."""
     failed: timedelta | None = None
-    """Age at which `failed` runs are deleted. None: never."""
     cancelled: timedelta | None = None
-    """Age at which `cancelled` runs are deleted. None: never."""
 
     def __post_init__(self) -> None:
         for name in ("done", "failed", "cancelled"):
@@ -780,20 +871,22 @@ class Retry:
 
         runtime.register(graph, retry=Retry(attempts=5, first=timedelta(seconds=2)))
 
+    Attributes:
+        attempts: Maximum number of attempts, including the first.
+        first: Pause before the second attempt.
+        factor: Factor by which each further pause grows.
+        longest: Maximum pause.
+        final: Types of exceptions that are not retried.
+
     Raises:
         BadArgument: `attempts` or `factor` is below 1, or a time is negative.
     """
 
     attempts: int = 3
-    """Maximum number of attempts, including the first."""
     first: timedelta = timedelta(seconds=1)
-    """Pause before the second attempt."""
     factor: float = 2.0
-    """Factor by which each further pause grows."""
     longest: timedelta = timedelta(minutes=5)
-    """Maximum pause."""
     final: tuple[type[Exception], ...] = ()
-    """Types of exceptions that are not retried."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.factor < 1 or min(self.first, self.longest) < timedelta(0):

@@ -19,42 +19,49 @@ from perdure.views.intervals import paired_difference
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one example in one repetition."""
+    """The result of one example in one repetition.
+
+    Attributes:
+        example: The id of the example.
+        repetition: The number of the repetition, from 1.
+        run_id: The run of the target. Its scores are in the journal.
+        state: The state of that run. If it is held or paused, a person must act; then evaluate
+            again.
+        input: The input of the example.
+        expected: The output expected for it.
+        output: What the target returned.
+        error: Why the run failed, or is held.
+        scores: The scores of the run by name: numbers and categories.
+        comments: The comments of scores, by name.
+        evaluator_errors: Errors of evaluators, by name. They are asked again by the next call.
+        seconds: From when the run was accepted to its end.
+    """
 
     example: str
-    """The id of the example."""
     repetition: int
-    """The number of the repetition, from 1."""
     run_id: str
-    """The run of the target. Its scores are in the journal."""
     state: State
-    """The state of that run. If it is held or paused, a person must act; then evaluate again."""
     input: Any = None
-    """The input of the example."""
     expected: Any = None
-    """The output expected for it."""
     output: Any = None
-    """What the target returned."""
     error: str | None = None
-    """Why the run failed, or is held."""
     scores: Mapping[str, float | str] = field(default_factory=dict)
-    """The scores of the run by name: numbers and categories."""
     comments: Mapping[str, str] = field(default_factory=dict)
-    """The comments of scores, by name."""
     evaluator_errors: Mapping[str, str] = field(default_factory=dict)
-    """Errors of evaluators, by name. They are asked again by the next call."""
     seconds: float | None = None
-    """From when the run was accepted to its end."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of an evaluation."""
+    """The results of an evaluation.
+
+    Attributes:
+        name: The name of the evaluation.
+        results: One result for each example and repetition, in the order of the examples.
+    """
 
     name: str
-    """The name of the evaluation."""
     results: tuple[Result, ...]
-    """One result for each example and repetition, in the order of the examples."""
 
     @property
     def score_names(self) -> tuple[str, ...]:

@@ -21,18 +21,21 @@ PRINTED_LINES = 12  # lines of an agent's output that are shown with a finding
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """The n-th time that a process reaches a named place."""
+    """The n-th time that a process reaches a named place.
+
+    Attributes:
+        name: The statement, commit, saver call or effect, and the side: `insert_wait.after`.
+        n: Which time it is, from 1.
+        phase: Where the run is then, in words: `in node mail, after effect send`.
+        action: Right after which outward action outside of effects it is, from 1; 0 elsewhere. A
+            process is killed there after that action, whatever the name: how many commits come
+            before it, and which thread makes them, is a question of timing.
+    """
 
     name: str
-    """The statement, commit, saver call or effect, and the side: `insert_wait.after`."""
     n: int = 1
-    """Which time it is, from 1."""
     phase: str = field(default="", compare=False)
-    """Where the run is then, in words: `in node mail, after effect send`."""
     action: int = field(default=0, compare=False)
-    """Right after which outward action outside of effects it is, from 1; 0 elsewhere. A process is
-    killed there after that action, whatever the name: how many commits come before it, and which
-    thread makes them, is a question of timing."""
 
     def __str__(self) -> str:
         return self.name if self.n == 1 else f"{self.name} (time {self.n})"
@@ -49,21 +52,24 @@ class Point:
 
 
 class Problem(StrEnum):
-    """Kinds of findings."""
+    """Kinds of findings.
+
+    Attributes:
+        UNRECOVERABLE: The run did not end as it does without a kill.
+        DIFFERENT: The run ended with a different result.
+        LOST: The run ended, and something did not happen.
+        DUPLICATED: Something happened more often than without a kill, and the far side has no key
+            to detect it.
+        MODEL: A model was called again for a question it had answered, or was answering.
+        VARIES: Two runs without a kill differ, so a crash's result cannot be compared.
+    """
 
     UNRECOVERABLE = "unrecoverable"
-    """The run did not end as it does without a kill."""
     DIFFERENT = "different"
-    """The run ended with a different result."""
     LOST = "lost"
-    """The run ended, and something did not happen."""
     DUPLICATED = "duplicated"
-    """Something happened more often than without a kill, and the far side has no key to detect
-    it."""
     MODEL = "model call repeated"
-    """A model was called again for a question it had answered, or was answering."""
     VARIES = "varies"
-    """Two runs without a kill differ, so a crash's result cannot be compared."""
 
 
 class Outcome(StrEnum):
@@ -85,37 +91,43 @@ SEVERITY = {outcome: n for n, outcome in enumerate(Outcome)}
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong: what, how, and the line of the agent's code if there is one."""
+    """Something wrong: what, how, and the line of the agent's code if there is one.
+
+    Attributes:
+        problem: The kind of problem.
+        what: What happened.
+        where: The line of the agent's code, as `FILE:LINE`; empty if it is not known.
+        detail: More about it.
+    """
 
     problem: Problem
-    """The kind of problem."""
     what: str
-    """What happened."""
     where: str = ""
-    """The line of the agent's code, as `FILE:LINE`; empty if it is not known."""
     detail: str = ""
-    """More about it."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the agent, killed at one point, or at a second one while it recovered."""
+    """One run of the agent, killed at one point, or at a second one while it recovered.
+
+    Attributes:
+        kills: The points at which it was killed.
+        state: How the run ended: `done`, `held`, `failed`, `waiting`, or `stuck`.
+        findings: What is wrong.
+        called_again: Effects that were called again with the key of the first call, so the far side
+            can detect it.
+        reason: Why it is held, or what it failed with.
+        printed: What the agent printed.
+        reached: Whether a process reached the point.
+    """
 
     kills: tuple[Point, ...]
-    """The points at which it was killed."""
     state: str
-    """How the run ended: `done`, `held`, `failed`, `waiting`, or `stuck`."""
     findings: tuple[Finding, ...] = ()
-    """What is wrong."""
     called_again: tuple[str, ...] = ()
-    """Effects that were called again with the key of the first call, so the far side can detect
-    it."""
     reason: str = ""
-    """Why it is held, or what it failed with."""
     printed: str = ""
-    """What the agent printed."""
     reached: bool = True
-    """Whether a process reached the point."""
 
     @property
     def outcome(self) -> Outcome:
@@ -173,12 +185,15 @@ def near(place: str) -> str:
 
 @dataclass(frozen=True)
 class FindingGroup:
-    """One kind of finding, and its trials."""
+    """One kind of finding, and its trials.
+
+    Attributes:
+        finding: What is wrong.
+        trials: The trials that show it.
+    """
 
     finding: Finding
-    """What is wrong."""
     trials: tuple[Trial, ...]
-    """The trials that show it."""
 
     @property
     def points(self) -> list[Point]:
@@ -189,35 +204,38 @@ class FindingGroup:
 
 @dataclass
 class Report:
-    """The results of a crash test. `str(report)` shows them as text."""
+    """The results of a crash test. `str(report)` shows them as text.
+
+    Attributes:
+        place: The graph, as `module:name`.
+        driver: What drove the graph: perdure, or LangGraph.
+        database: The database of the trials.
+        state: How the run ends without a kill.
+        result: The result without a kill.
+        tally: What happens without a kill.
+        reached: How many points that run reached.
+        points: The points of the kills: all of them, unless there was a limit.
+        trials: Every trial, in the order of the points; first those with one kill, then those with
+            a second kill during recovery.
+        findings: What is wrong without a kill.
+        printed: What the agent printed, if the run without a kill did not end.
+        interrupted: Whether the test was ended early.
+        seconds: How long the test took.
+    """
 
     place: str
-    """The graph, as `module:name`."""
     driver: str
-    """What drove the graph: perdure, or LangGraph."""
     database: str
-    """The database of the trials."""
     state: str = ""
-    """How the run ends without a kill."""
     result: Any = None
-    """The result without a kill."""
     tally: Tally = field(default_factory=Tally)
-    """What happens without a kill."""
     reached: int = 0
-    """How many points that run reached."""
     points: list[Point] = field(default_factory=list)
-    """The points of the kills: all of them, unless there was a limit."""
     trials: list[Trial] = field(default_factory=list)
-    """Every trial, in the order of the points; first those with one kill, then those with a second
-    kill during recovery."""
     findings: tuple[Finding, ...] = ()
-    """What is wrong without a kill."""
     printed: str = ""
-    """What the agent printed, if the run without a kill did not end."""
     interrupted: bool = False
-    """Whether the test was ended early."""
     seconds: float = 0.0
-    """How long the test took."""
 
     def check(self) -> None:
         """Fail a test if something was found.
