@@ -76,69 +76,32 @@ if TYPE_CHECKING:
     from perdure.types import Wait as Wait
     from perdure.types import WorkerInfo as WorkerInfo
 
-_HOME = {
-    "Actor": "perdure.types",
-    "AlreadyAnswered": "perdure.errors",
-    "AlreadyAssigned": "perdure.errors",
-    "AnswerRefused": "perdure.errors",
-    "BadAnswer": "perdure.errors",
-    "BadArgument": "perdure.errors",
-    "Client": "perdure.client",
-    "Done": "perdure.types",
-    "EffectFailed": "perdure.errors",
-    "EffectRecord": "perdure.types",
-    "EffectState": "perdure.types",
-    "Error": "perdure.errors",
-    "Chunk": "perdure.types",
-    "Event": "perdure.types",
-    "EventKind": "perdure.types",
-    "Expired": "perdure.errors",
-    "JoinFailed": "perdure.errors",
-    "Kind": "perdure.types",
-    "LeaseLost": "perdure.errors",
-    "Mail": "perdure.commands.mail",
-    "Message": "perdure.types",
-    "NotDone": "perdure.errors",
-    "NotFound": "perdure.errors",
-    "Observer": "perdure.types",
-    "Record": "perdure.types",
-    "Redaction": "perdure.serde.redaction",
-    "Retention": "perdure.types",
-    "Retry": "perdure.types",
-    "Run": "perdure.types",
-    "RunWebhooks": "perdure.commands.webhooks",
-    "Runtime": "perdure.runtime",
-    "Saver": "perdure.saver",
-    "Schedule": "perdure.types",
-    "State": "perdure.types",
-    "TakenBack": "perdure.errors",
-    "ThreadBusy": "perdure.errors",
-    "TrustedProxy": "perdure.server.ui.identity",
-    "UiUser": "perdure.server.ui.identity",
-    "Unavailable": "perdure.errors",
-    "UnknownGraph": "perdure.errors",
-    "Wait": "perdure.types",
-    "WaitClosed": "perdure.errors",
-    "WaitExpired": "perdure.errors",
-    "Webhook": "perdure.commands.webhooks",
-    "WorkerInfo": "perdure.types",
-    "WrongState": "perdure.errors",
-    "ask": "perdure.agent",
-    "connect": "perdure.journal",
-    "effect": "perdure.effects.decorator",
-    "import_threads": "perdure.thread_import",
-    "join": "perdure.agent",
-    "key": "perdure.effects.context",
-    "label": "perdure.agent",
-    "now": "perdure.agent",
-    "prompt": "perdure.agent",
-    "outbox": "perdure.effects.outbox",
-    "random": "perdure.agent",
-    "sleep": "perdure.agent",
-    "transaction": "perdure.effects.context",
-    "uuid": "perdure.agent",
-    "wait_for": "perdure.agent",
+_NAMES = {
+    "perdure.agent": "ask join label now prompt random sleep uuid wait_for",
+    "perdure.client": "Client",
+    "perdure.commands.mail": "Mail",
+    "perdure.commands.webhooks": "RunWebhooks Webhook",
+    "perdure.effects.context": "key transaction",
+    "perdure.effects.decorator": "effect",
+    "perdure.effects.outbox": "outbox",
+    "perdure.errors": (
+        "AlreadyAnswered AlreadyAssigned AnswerRefused BadAnswer BadArgument EffectFailed Error "
+        "Expired JoinFailed LeaseLost NotDone NotFound TakenBack ThreadBusy Unavailable "
+        "UnknownGraph WaitClosed WaitExpired WrongState"
+    ),
+    "perdure.journal": "connect",
+    "perdure.runtime": "Runtime",
+    "perdure.saver": "Saver",
+    "perdure.serde.redaction": "Redaction",
+    "perdure.server.ui.identity": "TrustedProxy UiUser",
+    "perdure.thread_import": "import_threads",
+    "perdure.types": (
+        "Actor Chunk Done EffectRecord EffectState Event EventKind Kind Message Observer Record "
+        "Retention Retry Run Schedule State Wait WorkerInfo"
+    ),
 }
+"""The public names of each module."""
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"
