@@ -24,7 +24,7 @@ from perdure.errors import (
     WaitExpired,
     WrongWait,
 )
-from perdure.journal import CONFIRM, Op, Plan, Statement, with_params
+from perdure.journal import CONFIRM, Op, Plan, Statement, with_params, write_op
 from perdure.journal.names import check_id, check_text
 from perdure.serde.serializer import Serializer
 from perdure.times import moment, utc_time
@@ -236,7 +236,7 @@ def store_withdrawal(
 def ask_again(row: WaitRow, now: int) -> Op[None]:
     """Make a run that rests due: one of its waits cannot be read."""
     params = {"thread_id": row.thread_id, "id": row.run_id, "now": now}
-    return Op("ask_again", with_params(params, "ask_again"), lambda rows: None, write=True)
+    return write_op(params, "ask_again")
 
 
 def end_sleeps(

@@ -9,13 +9,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from perdure.commands import stored_rows
 from perdure.commands.connection import Connection
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound, UnknownGraph
-from perdure.journal import Op, Plan, Statement, read_op
+from perdure.journal import Op, Plan, Statement, first_as, read_op, rows_as
 from perdure.journal.names import check_text, random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -134,12 +133,12 @@ def put(
 
 
 def find_row(assistant_id: str) -> Op[AssistantRow | None]:
-    return read_op("assistant", {"id": assistant_id}, partial(stored_rows.first, AssistantRow))
+    return read_op("assistant", {"id": assistant_id}, first_as(AssistantRow))
 
 
 def all_rows() -> Op[list[AssistantRow]]:
     """All assistants that have a row, newest first."""
-    return read_op("assistants", {}, partial(stored_rows.every, AssistantRow))
+    return read_op("assistants", {}, rows_as(AssistantRow))
 
 
 def delete_row(assistant_id: str) -> Op[None]:

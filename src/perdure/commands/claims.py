@@ -16,18 +16,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from perdure.commands import messages, stored_rows, traces
+from perdure.commands import messages, traces
 from perdure.commands.connection import Connection
 from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.commands.events import Change, change, dump_event, redacted_data
 from perdure.commands.messages import Endpoint
 from perdure.commands.run_changes import stop_children, wake_joiners
 from perdure.commands.runs import RunRow, names_in_pieces
-from perdure.commands.stored_rows import as_time
-from perdure.journal import EventStatement, Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal import (
+    EventStatement,
+    Op,
+    Plan,
+    Rows,
+    Statement,
+    as_time,
+    first_as,
+    read_op,
+    rows_as,
+    with_params,
+    write_op,
+)
 from perdure.journal.clock import LONGEST_LEASE, UNLIMITED, HostTime
 from perdure.journal.names import random_number
 from perdure.serde.serializer import Serializer
@@ -124,7 +134,7 @@ def claim(
         "only": only,
         "silent": silent,
     }
-    return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
+    return _claim("claim", serializer, params, rows_as(RunRow))
 
 
 def claimable(
@@ -149,14 +159,14 @@ def claim_run(
     """Claim one run for a caller, due or not. None if another worker has it."""
     params = {"worker": worker, **times.params, "driven": DrivenBy.CALL.value}
     params |= {"thread_id": thread_id, "id": run_id}
-    return _claim("claim_run", serializer, params, partial(stored_rows.first, RunRow))
+    return _claim("claim_run", serializer, params, first_as(RunRow))
 
 
 def _claim(
     name: str,
     serializer: Serializer,
     params: dict[str, Any],
-    result: Callable[[Sequence[Sequence[Row]]], T],
+    result: Callable[[Rows], T],
 ) -> Op[T]:
     number = random_number()
     data = {"worker": params["worker"], "driven": params["driven"]}
@@ -168,7 +178,7 @@ def _claim(
     return Op(
         name,
         [Statement(name, params), EventStatement("insert_claim_events", params, data)],
-        result,
+        lambda rows: result(rows[:1]),
         write=True,
         key=Statement("claimed", params),
     )
@@ -225,7 +235,7 @@ def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
     """End the leases of a dead worker: its runs are due. With `before`, only the leases that ended
     by then by the clock of its host."""
     params = {"worker": worker, "now": now, "tick": before}
-    return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
+    return write_op(params, "expire")
 
 
 def revoke_lease(serializer: Serializer, row: RunRow, now: int, reason: str) -> Op[bool]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from perdure.commands import messages, schedules
 from perdure.commands.connection import Connection
 from perdure.commands.validation import check_limit
-from perdure.journal import Op, Plan, Row, Statement, with_params
+from perdure.journal import Op, Plan, Rows, Statement, with_params
 from perdure.journal.clock import UNLIMITED
 from perdure.types import Kind, State
 from perdure.verbs import verb
@@ -85,7 +85,7 @@ def rest(now: int) -> Op[Rest]:
     params = {"count": UNLIMITED, "late": now - schedules.LATE}
     names = ("count_runs", "count_unknown", "count_messages", "schedule_health")
 
-    def result(rows: Sequence[Sequence[Row]]) -> Rest:
+    def result(rows: Rows) -> Rest:
         runs, unknown, [(messages, oldest, losses, size)], found, *waits = rows
         return Rest(
             {(str(graph), str(state)): count for graph, state, count in runs},
@@ -157,7 +157,7 @@ def first_signs(now: int) -> Op[Signs]:
     params = {"now": now, "never": messages.NEVER, "count": MOST, "late": now - schedules.LATE}
     names = ("count_due", "count_unknown", "count_late_messages", "schedule_health")
 
-    def result(rows: Sequence[Sequence[Row]]) -> Signs:
+    def result(rows: Rows) -> Signs:
         due, unknown, [(waiting, late, given_up, size)], failing = rows
         return Signs(
             [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in due],

@@ -14,7 +14,7 @@ from perdure.commands.connection import Connection
 from perdure.commands.run_reads import _last_to_end, find_row
 from perdure.commands.validation import PAGE, check_duration, check_member
 from perdure.errors import BadArgument, WrongState
-from perdure.journal import Op, Plan, Statement, in_pieces, is_left, read_op, with_params
+from perdure.journal import Op, Plan, Statement, in_pieces, is_left, read_op, with_params, write_op
 from perdure.journal.names import check_text
 from perdure.times import FIRST_MS
 from perdure.types import ENDED, State
@@ -76,9 +76,7 @@ def rolled_back(thread_id: str) -> Op[list[str]]:
 def note_rolled_back(thread_id: str, run_id: str) -> Op[None]:
     """Note that the checkpoints of a run have been deleted."""
     params = {"thread_id": thread_id, "id": run_id}
-    return Op(
-        "note_rolled_back", [Statement("note_rolled_back", params)], lambda rows: None, write=True
-    )
+    return write_op(params, "note_rolled_back")
 
 
 class OldRun(NamedTuple):

@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     pass
 from dataclasses import replace
 from enum import IntEnum, StrEnum
-from functools import partial
 from typing import NamedTuple
 
-from perdure.commands import stored_rows
 from perdure.commands.events import change
 from perdure.commands.run_changes import release
 from perdure.commands.runs import names_in_pieces
 from perdure.errors import UNREADABLE, Damaged
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal import (
+    Op,
+    Rows,
+    Statement,
+    first_as,
+    read_op,
+    row_as,
+    rows_as,
+    with_params,
+)
 from perdure.journal.clock import HostTime
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
@@ -220,9 +227,9 @@ class Owner(NamedTuple):
         return Op("fenced", [fence, *statements], lambda rows: None, write=True)
 
 
-_effects = partial(stored_rows.every, EffectRow)
+_effects = rows_as(EffectRow)
 
-_effect = partial(stored_rows.first, EffectRow)
+_effect = first_as(EffectRow)
 
 
 def insert_intent(owner: Owner, row: EffectRow) -> Statement:
@@ -254,7 +261,7 @@ def take_over(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int
     return Op(
         f"the intent of effect {row.name!r}",
         [*owner.fence, Statement("take_effect", params), at],
-        lambda rows: stored_rows.stored(EffectRow, rows[-1][0]),
+        lambda rows: row_as(EffectRow, rows[-1][0]),
         write=True,
         key=at,
         proof=Statement("find_intent", {**params, "state": None}),
@@ -361,9 +368,9 @@ def of_task(
         statements.append(Statement("effect_places", {"id": whole_run}))
 
     def result(
-        rows: Sequence[Sequence[Row]],
+        rows: Rows,
     ) -> tuple[list[EffectRow], list[EffectPlace]]:
-        return _effects(rows), [EffectPlace(*row) for some in rows[1:] for row in some]
+        return _effects(rows[:1]), [EffectPlace(*row) for some in rows[1:] for row in some]
 
     return Op("effects_of_task", statements, result)
 
@@ -375,7 +382,7 @@ def at(place: Mapping[str, Any]) -> Op[EffectRow | None]:
 def guarded(place: Mapping[str, Any], key: str) -> Op[EffectRow | None]:
     """The effect of a business key. Raises `Damaged` if its row has the key, and another place."""
 
-    def result(rows: Sequence[Sequence[Row]]) -> EffectRow | None:
+    def result(rows: Rows) -> EffectRow | None:
         found, named = _effect(rows), _effect(rows[1:])
         if found is None and named is not None and named.undo != UndoState.DONE:
             raise Damaged(f"effect {key}", f"it is in scope {named.scope!r}, not in its own")
@@ -395,7 +402,7 @@ def find_all(keys: Iterable[str]) -> Op[list[EffectRow]]:
     return Op(
         "effects_by_keys",
         statements,
-        lambda rows: _effects([[one for some in rows for one in some]]),
+        _effects,
     )
 
 
@@ -407,7 +414,7 @@ def of_run(run_id: str) -> Op[list[EffectRow]]:
 def unknown_of_runs(run_ids: Iterable[str]) -> Op[dict[str, list[str]]]:
     """Names of the effects of these runs with an unknown outcome, by run."""
 
-    def result(rows: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
+    def result(rows: Rows) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for run_id, name in (row for some in rows for row in some):
             found.setdefault(run_id, []).append(name)

@@ -9,14 +9,14 @@ between two looks is not seen: the history of a run, which is complete, is in it
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
 from perdure.commands import events, runs
 from perdure.commands.runs import RunRow
-from perdure.journal import Op, Plan, Row, Statement
+from perdure.journal import Op, Plan, Rows, Statement
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds
 from perdure.types import Event, Kind, State
@@ -104,7 +104,7 @@ def glance(run_ids: Collection[str]) -> Op[Glance]:
         names_json = json.dumps(sorted(run_ids))
         statements.append(Statement("versions_of_runs", {"names": names_json}))
 
-    def result(rows: Sequence[Sequence[Row]]) -> Glance:
+    def result(rows: Rows) -> Glance:
         runs, questions, *versions = rows
         found = {str(id): change for row in versions for id, change, _ in row}
         return Glance(

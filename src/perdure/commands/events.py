@@ -11,9 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from perdure.commands import stored_rows
 from perdure.errors import UNREADABLE, Damaged, Loss, WentBack
-from perdure.journal import CONFIRM, EventStatement, Op, Plan, Row, Statement, read_op
+from perdure.journal import (
+    CONFIRM,
+    EventStatement,
+    Op,
+    Plan,
+    Row,
+    Rows,
+    Statement,
+    first_as,
+    read_op,
+    row_as,
+)
 from perdure.journal.names import random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -142,7 +152,7 @@ def events(
     return read_op(
         "events_after",
         params,
-        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
+        lambda rows: [to_event(serializer, row_as(EventRow, row)) for row in rows[0]],
     )
 
 
@@ -151,8 +161,8 @@ def last_decision(
 ) -> Op[Event | None]:
     """The event before number `before` that last decided whether a run goes on."""
 
-    def result(rows: Sequence[Sequence[Row]]) -> Event | None:
-        row = stored_rows.first(EventRow, rows)
+    def result(rows: Rows) -> Event | None:
+        row = first_as(EventRow)(rows)
         return None if row is None else to_event(serializer, row)
 
     params = {"thread_id": thread_id, "id": run_id, "events": before}

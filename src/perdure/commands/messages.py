@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from perdure.commands.events import Change
-from perdure.commands.stored_rows import as_time, stored
 from perdure.errors import UNREADABLE
-from perdure.journal import NO_PROOF, Op, Row, Statement, read_op
+from perdure.journal import NO_PROOF, Op, Rows, Statement, as_time, read_op, row_as, write_op
 from perdure.journal.names import random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -117,8 +116,8 @@ class MessageRow(NamedTuple):
     body: bytes
 
 
-def _messages(rows: Sequence[Sequence[Row]]) -> list[MessageRow]:
-    return [stored(MessageRow, row[:7]) for row in rows[0]]
+def _messages(rows: Rows) -> list[MessageRow]:
+    return [row_as(MessageRow, row[:7]) for row in rows[0]]
 
 
 def next_due(topics: Iterable[str]) -> Op[int | None]:
@@ -163,7 +162,7 @@ def delete(row: MessageRow) -> Op[None]:
 
 def delay(row: MessageRow, change: int, due_at: int, error: str) -> Op[None]:
     params = {**row._asdict(), "change": change, "due_at": due_at, "error": error}
-    return Op("delay_message", [Statement("delay_message", params)], lambda _: None, write=True)
+    return write_op(params, "delay_message")
 
 
 def give_up(row: MessageRow, change: int, error: str) -> Op[None]:
@@ -190,7 +189,7 @@ def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
         "messages",
         [Statement("messages", {"count": count})],
         lambda rows: [
-            _listed(serializer, stored(MessageRow, row[:7]), due_at=row[7], error=row[8])
+            _listed(serializer, row_as(MessageRow, row[:7]), due_at=row[7], error=row[8])
             for row in rows[0]
         ],
     )
@@ -207,7 +206,7 @@ def page(
         "messages_by_due",
         [Statement("messages_by_due", params)],
         lambda rows: [
-            _listed(serializer, stored(MessageRow, row[:7]), due_at=row[7], error=row[8])
+            _listed(serializer, row_as(MessageRow, row[:7]), due_at=row[7], error=row[8])
             for row in rows[0]
         ],
     )

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from perdure.commands import claims, messages, schedules, workers
 from perdure.commands.claims import LeaseTimes, WorkerLeases
 from perdure.commands.schedules import ScheduleRow
-from perdure.commands.stored_rows import as_time
 from perdure.commands.workers import DrainRequest
-from perdure.journal import Op, Row, Statement, read_op
+from perdure.journal import Op, Rows, Statement, as_time, read_op
 
 BEGINNING = -1
 """Before every time."""
@@ -90,7 +89,7 @@ def look(
     if worker is not None:
         asked["drain"] = workers.drain_request(worker)
 
-    def found(rows: Sequence[Sequence[Row]]) -> Found:
+    def found(rows: Rows) -> Found:
         each = zip(asked.items(), rows, strict=True)
         return Found(**{name: op.result([own]) for (name, op), own in each})
 

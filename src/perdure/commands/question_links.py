@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from perdure.errors import (
     WaitExpired,
     needs_extra,
 )
-from perdure.journal import NO_PROOF, Op, Plan, Row, Statement
+from perdure.journal import NO_PROOF, Op, Plan, Rows, Statement
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 from perdure.times import LAST_MS, moment, utc_time
@@ -67,7 +66,7 @@ def _insert(body: bytes) -> Op[bytes | None]:
     )
 
 
-def _body(rows: Sequence[Sequence[Row]]) -> bytes | None:
+def _body(rows: Rows) -> bytes | None:
     return bytes(rows[-1][0][1]) if rows[-1] else None
 
 

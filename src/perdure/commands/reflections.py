@@ -19,7 +19,7 @@ from perdure.commands.run_payload import load_error, load_setup, state_of
 from perdure.commands.runs import RunRow, UnfinishedRun
 from perdure.commands.validation import GRACE
 from perdure.errors import UNREADABLE, NotFound, WrongState
-from perdure.journal import Op, Plan, Statement, read_op
+from perdure.journal import Op, Plan, Statement, read_op, write_op
 from perdure.journal import Poll as Poll
 from perdure.text import describe_error
 from perdure.times import FIRST_MS, maybe_moment, moment, position_after
@@ -29,7 +29,7 @@ from perdure.types import Control, EventKind, RunError, State
 def take_turn(scope: str, run_id: str) -> Plan[bool]:
     """Take the turn in a scope. False if a run that is driven now has it."""
     params = {"name": _entry(scope), "run_id": run_id}
-    yield Op("take_turn", [Statement("take_turn", params)], lambda rows: None, write=True)
+    yield write_op(params, "take_turn")
     return bool((yield _is_turn_of(scope, run_id)))
 
 

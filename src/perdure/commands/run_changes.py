@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from perdure.commands import messages
 from perdure.commands.events import Change, actor_data, change, dump_event
 from perdure.commands.runs import RunRow, names_in_pieces
-from perdure.journal import EventStatement, Op, Row, Statement, with_params
+from perdure.journal import EventStatement, Op, Rows, Statement, with_params
 from perdure.journal.names import random_number
 from perdure.serde.serializer import Serializer
 from perdure.types import Control, EventKind, State
@@ -153,7 +153,7 @@ def at_stake(run_ids: Iterable[str]) -> Op[dict[str, AtStake]]:
     pieces = names_in_pieces(run_ids)
     statements = [Statement(name, piece) for name in names for piece in pieces]
 
-    def result(rows: Sequence[Sequence[Row]]) -> dict[str, AtStake]:
+    def result(rows: Rows) -> dict[str, AtStake]:
         size = len(pieces)
         every, trees, effects = (
             [row for some in rows[start : start + size] for row in some]

@@ -15,14 +15,12 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from functools import partial
 from typing import Any, NamedTuple
 
-from perdure.commands import stored_rows
 from perdure.errors import BadArgument, NotFound
-from perdure.journal import Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal import Op, Plan, Rows, Statement, first_as, read_op, rows_as, with_params
 from perdure.times import FIRST_MS, LAST_MS
 from perdure.types import EventKind, State
 
@@ -138,11 +136,11 @@ class Ahead(NamedTuple):
     """The first unfinished run of its thread."""
 
 
-run_rows = partial(stored_rows.every, RunRow)
+run_rows = rows_as(RunRow)
 
 
-def first_run(rows: Sequence[Sequence[Row]]) -> RunRow | None:
-    return stored_rows.first(RunRow, rows[-1:]) if rows else None
+def first_run(rows: Rows) -> RunRow | None:
+    return first_as(RunRow)(rows[-1:]) if rows else None
 
 
 def find(run_id: str) -> Op[RunRow | None]:
@@ -168,7 +166,7 @@ def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
 def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
     """The oldest children of these runs, at most `most` of each, and `count` in all."""
 
-    def result(rows: Sequence[Sequence[Row]]) -> list[ChildRow]:
+    def result(rows: Rows) -> list[ChildRow]:
         found = run_rows([[row[:-2] for row in rows[0]]])
         return [
             ChildRow(run, Joined(joined or 0), siblings)
@@ -282,7 +280,7 @@ def _lists(states: Iterable[str] | None) -> Iterator[tuple[str, dict[str, Any]]]
         yield "runs_in_state", {"state": state.value}
 
 
-def _newest_of_all(rows: Sequence[Sequence[Row]], count: int) -> list[RunRow]:
+def _newest_of_all(rows: Rows, count: int) -> list[RunRow]:
     """The newest of several lists of runs."""
     every = [row for some in rows for row in run_rows([some])]
     return sorted(every, key=lambda row: (row.created_at, row.id), reverse=True)[:count]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from perdure.commands import stored_rows
 from perdure.commands.accepting import make_setup
 from perdure.commands.connection import Connection
 from perdure.commands.run_payload import redacted_setup
 from perdure.errors import UNREADABLE, BadArgument, NotFound
-from perdure.journal import Op, Plan, Row, Statement, read_op
+from perdure.journal import Op, Plan, Row, Statement, first_as, read_op, rows_as, write_op
 from perdure.journal.names import check_text
 from perdure.serde import places
 from perdure.serde.places import Place
@@ -186,12 +184,12 @@ def put_row(row: ScheduleRow, enabled: bool | None) -> Op[None]:
     return Op("schedule", [statement], lambda rows: None, write=True)
 
 
-_rows = partial(stored_rows.every, ScheduleRow)
+_rows = rows_as(ScheduleRow)
 
 
 def find_row(name: str) -> Op[ScheduleRow | None]:
     params = {"name": name, "after": "", "count": 1}
-    return read_op("schedules", params, partial(stored_rows.first, ScheduleRow))
+    return read_op("schedules", params, first_as(ScheduleRow))
 
 
 def all_rows() -> Op[list[ScheduleRow]]:
@@ -226,7 +224,7 @@ def move(
     why: `problem`. If `following` is the slot itself, it stays due."""
     params: dict[str, Any] = {"name": row.name, "slot": row.next_at, "next_at": following}
     params |= {"now": now, "missed": missed, "problem": problem and problem[:MOST_OF_PROBLEM]}
-    return Op("move_schedule", [Statement("move_schedule", params)], lambda rows: None, write=True)
+    return write_op(params, "move_schedule")
 
 
 def enable_row(row: ScheduleRow, enabled: bool, now: int) -> Op[None]:

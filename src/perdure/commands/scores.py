@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,10 +10,19 @@ from perdure.commands.connection import Connection
 from perdure.commands.effects import EffectRow
 from perdure.commands.events import Change, actor_data, actor_name, change
 from perdure.commands.runs import RunRow
-from perdure.commands.stored_rows import first, stored
 from perdure.commands.validation import check_name
 from perdure.errors import UNREADABLE, BadArgument, Damaged, NotFound
-from perdure.journal import CONFIRM, Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal import (
+    CONFIRM,
+    Op,
+    Plan,
+    Rows,
+    Statement,
+    first_as,
+    read_op,
+    row_as,
+    with_params,
+)
 from perdure.journal.names import check_id, check_text
 from perdure.serde import places
 from perdure.serde.places import Place
@@ -109,8 +117,8 @@ def _event_data(score: Score, attempt: int | None) -> dict[str, Any]:
 def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[tuple[Score, int]]]:
     """The scores of a run, oldest first, each with the number of its last change."""
 
-    def result(rows: Sequence[Sequence[Row]]) -> list[tuple[Score, int]]:
-        every = [stored(ScoreRow, row) for row in rows[0]]
+    def result(rows: Rows) -> list[tuple[Score, int]]:
+        every = [row_as(ScoreRow, row) for row in rows[0]]
         return [(_to_score(serializer, thread_id, run_id, row), row.change) for row in every]
 
     return read_op("scores_of_run", {"thread_id": thread_id, "id": run_id}, result)
@@ -121,8 +129,8 @@ def find(
 ) -> Op[tuple[Score, int] | None]:
     """A score of a run, and the number of its last change."""
 
-    def result(rows: Sequence[Sequence[Row]]) -> tuple[Score, int] | None:
-        row = first(ScoreRow, rows)
+    def result(rows: Rows) -> tuple[Score, int] | None:
+        row = first_as(ScoreRow)(rows)
         if row is None:
             return None
         return _to_score(serializer, thread_id, run_id, row), row.change

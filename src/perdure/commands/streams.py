@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from perdure.commands.runs import RunRow
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Op, Row, Statement, is_left, read_op, with_params
+from perdure.journal import Journal, Op, Row, Rows, Statement, is_left, read_op, with_params
 from perdure.journal.changes import stream_of
 from perdure.journal.clock import Clock
 from perdure.serde import places
@@ -139,7 +139,7 @@ def insert(
         del params["void_from"]
         return [Statement("insert_stream", params)]
 
-    def result(rows: Sequence[Sequence[Row]]) -> None:
+    def result(rows: Rows) -> None:
         if rows[0]:
             stored(make())
 
@@ -153,7 +153,7 @@ def chunks_after(thread_id: str, run_id: str, number: int, now: int) -> Op[Strea
     params = {"thread_id": thread_id, "id": run_id, "after": number, "now": now, "count": PAGE}
     params["replaced"] = 0
 
-    def result(rows: Sequence[Sequence[Row]]) -> StreamPage:
+    def result(rows: Rows) -> StreamPage:
         found = [_row(row) for row in rows[0]]
         if not rows[1]:
             return StreamPage(found, True, True, False)

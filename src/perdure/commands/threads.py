@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from perdure.commands import stored_rows
 from perdure.commands.assistants import Assistant, default_id
 from perdure.commands.connection import Connection
 from perdure.commands.runs import names_in_pieces
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound
-from perdure.journal import NO_PROOF, Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal import (
+    NO_PROOF,
+    Op,
+    Plan,
+    Rows,
+    Statement,
+    first_as,
+    read_op,
+    row_as,
+    rows_as,
+    with_params,
+    write_op,
+)
 from perdure.journal.names import check_text, random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -125,7 +135,7 @@ def create_row(
     return Op(
         f"thread {thread_id}",
         [Statement("insert_thread", params), found],
-        lambda rows: stored_rows.stored(ThreadRow, rows[-1][0]),
+        lambda rows: row_as(ThreadRow, rows[-1][0]),
         write=True,
         key=found,
         proof=NO_PROOF,
@@ -153,7 +163,7 @@ def change_row(
     return Op(
         f"change of thread {seen.thread_id}",
         [Statement("change_thread", params), found],
-        lambda rows: stored_rows.first(ThreadRow, rows[-1:]),
+        lambda rows: first_as(ThreadRow)(rows[-1:]),
         write=True,
         key=found,
         proof=NO_PROOF,
@@ -207,12 +217,12 @@ def refuse_missing(thread_id: str) -> NoReturn:
 def set_has_next(thread_id: str, *, has_next: bool) -> Op[None]:
     """Note whether nodes are left to run after a caller changed the state of a thread."""
     params = {"thread_id": thread_id, "has_next": int(has_next)}
-    return Op("set_has_next", [Statement("set_has_next", params)], lambda rows: None, write=True)
+    return write_op(params, "set_has_next")
 
 
 def find_row(thread_id: str, now: int) -> Op[ThreadRow | None]:
     found = _by_id(check_text("thread_id", thread_id), now)
-    return Op("thread", [found], partial(stored_rows.first, ThreadRow))
+    return Op("thread", [found], first_as(ThreadRow))
 
 
 def _by_id(thread_id: str, now: int) -> Statement:
@@ -246,7 +256,7 @@ def page_of_rows(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[
         name = "threads_of_graph"
     elif (chosen.sort, chosen.descending) in INDEXED:
         name = f"threads_by_{chosen.sort.removesuffix('_at')}"
-    return read_op(name, params, partial(stored_rows.every, ThreadRow))
+    return read_op(name, params, rows_as(ThreadRow))
 
 
 def before(
@@ -256,15 +266,15 @@ def before(
     at, id = position or (LAST_MS, "\U0010ffff")
     params = {"graph": _maybe_text("graph_id", graph), "before": at, "before_id": id}
     params |= {"count": count, "now": now, "status": None, "assistant": None, "offset": 0}
-    return read_op("threads_by_updated", params, partial(stored_rows.every, ThreadRow))
+    return read_op("threads_by_updated", params, rows_as(ThreadRow))
 
 
 def _maybe_text(name: str, text: str | None) -> str | None:
     return None if text is None else check_text(name, text)
 
 
-def _all_rows(rows: Sequence[Sequence[Row]]) -> list[ThreadRow]:
-    return [stored_rows.stored(ThreadRow, row) for some in rows for row in some]
+def _all_rows(rows: Rows) -> list[ThreadRow]:
+    return [row_as(ThreadRow, row) for some in rows for row in some]
 
 
 def count_rows(chosen: ThreadFilter, now: int) -> Op[int]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import partial
 from typing import Any, NamedTuple
 
-from perdure.commands import stored_rows
 from perdure.commands.connection import Connection
 from perdure.errors import BadArgument, NotFound
-from perdure.journal import Op, Plan, Row, Statement, read_op
+from perdure.journal import Op, Plan, Rows, Statement, read_op, rows_as, write_op
 from perdure.journal.names import check_text
 from perdure.times import maybe_moment, moment
 
@@ -96,7 +94,7 @@ def hash_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-_rows = partial(stored_rows.every, TokenRow)
+_rows = rows_as(TokenRow)
 
 
 def insert(row: TokenRow) -> Op[bool]:
@@ -108,7 +106,7 @@ def insert(row: TokenRow) -> Op[bool]:
     return Op("create_token", statements, _was_stored, write=True, key=find)
 
 
-def _was_stored(rows: Sequence[Sequence[Row]]) -> bool:
+def _was_stored(rows: Rows) -> bool:
     return bool(rows[-1])
 
 
@@ -120,7 +118,7 @@ def every() -> Op[list[TokenRow]]:
 def use(hash: str, now: int) -> Op[None]:
     """Note that a token was used, unless that was noted within the last minutes."""
     params = {"hash": hash, "now": now, "before": now - USED_INTERVAL}
-    return Op("use_token", [Statement("use_token", params)], lambda rows: None, write=True)
+    return write_op(params, "use_token")
 
 
 def revoke_row(name: str, now: int) -> Op[None]:

@@ -16,9 +16,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.commands.events import Change, EventRow, to_event
-from perdure.commands.stored_rows import stored
 from perdure.errors import UNREADABLE
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Rows, Statement, row_as, write_op
 from perdure.journal.names import random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -72,8 +71,8 @@ def take(serializer: Serializer, sink: str, now: int, until: int, count: int) ->
     params = {"sink": sink, "now": now, "until": until, "count": count}
     params["change"] = change = random_number()
 
-    def result(rows: Sequence[Sequence[Row]]) -> list[Trace]:
-        return [_taken(serializer, sink, change, stored(TraceRow, row)) for row in rows[0]]
+    def result(rows: Rows) -> list[Trace]:
+        return [_taken(serializer, sink, change, row_as(TraceRow, row)) for row in rows[0]]
 
     key = Statement("taken_traces", params)
     return Op("take_traces", [Statement("take_traces", params)], result, write=True, key=key)
@@ -96,9 +95,9 @@ def unexported(serializer: Serializer, traces: Sequence[Trace], count: int) -> O
         after = 0 if one.open is None else one.n
         statements.append(Statement("events_after", {**place, "after": after}))
 
-    def result(rows: Sequence[Sequence[Row]]) -> list[Unexported]:
+    def result(rows: Rows) -> list[Unexported]:
         return [
-            Unexported(trace, [to_event(serializer, stored(EventRow, row)) for row in events])
+            Unexported(trace, [to_event(serializer, row_as(EventRow, row)) for row in events])
             for trace, events in zip(traces, rows, strict=True)
         ]
 
@@ -124,10 +123,10 @@ def note(
         "now": now,
         "more": int(more),
     }
-    return Op("note_trace", [Statement("note_trace", params)], lambda rows: None, write=True)
+    return write_op(params, "note_trace")
 
 
 def delay(trace: Trace, due_at: int) -> Op[None]:
     """Try again at `due_at` what could not be given."""
     params = {**trace.params, "due_at": due_at}
-    return Op("delay_trace", [Statement("delay_trace", params)], lambda rows: None, write=True)
+    return write_op(params, "delay_trace")

@@ -22,17 +22,27 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
-from perdure.commands import runs, stored_rows
+from perdure.commands import runs
 from perdure.commands.connection import Connection
 from perdure.commands.events import Change, change
 from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow, names_in_pieces
 from perdure.commands.validation import PAGE, check_limit, check_member
 from perdure.errors import UNREADABLE, BadArgument, Damaged
-from perdure.journal import Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal import (
+    Op,
+    Plan,
+    Row,
+    Rows,
+    Statement,
+    first_as,
+    read_op,
+    rows_as,
+    with_params,
+    write_op,
+)
 from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
@@ -312,21 +322,19 @@ def _announcement(
     return Statement("insert_message", params)
 
 
-wait_rows = partial(stored_rows.every, WaitRow)
+wait_rows = rows_as(WaitRow)
 
 
 def find(wait_id: str) -> Op[WaitRow | None]:
     """A wait by its id."""
     params = {"names": json.dumps([wait_id])}
-    return read_op("waits_by_ids", params, partial(stored_rows.first, WaitRow))
+    return read_op("waits_by_ids", params, first_as(WaitRow))
 
 
 def find_all(wait_ids: Iterable[str]) -> Op[list[WaitRow]]:
     """The waits with these ids."""
     statements = [Statement("waits_by_ids", params) for params in names_in_pieces(wait_ids)]
-    return Op(
-        "waits_by_ids", statements, lambda rows: [row for some in rows for row in wait_rows([some])]
-    )
+    return Op("waits_by_ids", statements, wait_rows)
 
 
 def of_run(run_id: str) -> Op[list[WaitRow]]:
@@ -348,7 +356,7 @@ def of_runs(run_ids: Iterable[str], most: int) -> Op[list[tuple[WaitRow, int]]]:
     """The first open waits of each of these runs, at most `most`, each with how many its run has:
     those for people first, then for signals, runs and the clock; what expires first, first."""
 
-    def result(rows: Sequence[Sequence[Row]]) -> list[tuple[WaitRow, int]]:
+    def result(rows: Rows) -> list[tuple[WaitRow, int]]:
         every = [row for some in rows for row in some]
         found = wait_rows([[row[:-1] for row in every]])
         return [(wait, int(row[-1])) for wait, row in zip(found, every, strict=True)]
@@ -398,9 +406,9 @@ def page(
     )
 
 
-def _first_of_all(rows: Sequence[Sequence[Row]], count: int) -> list[WaitRow]:
+def _first_of_all(rows: Rows, count: int) -> list[WaitRow]:
     """The first of several lists of waits that are in order."""
-    every = [row for some in rows for row in wait_rows([some])]
+    every = wait_rows(rows)
     return sorted(every, key=lambda row: (row.created_at, row.id))[:count]
 
 
@@ -515,9 +523,7 @@ def join(
 def apply(row: WaitRow, token: int) -> Op[None]:
     """Note that the driver handed an answer to its task. The end of the segment consumes it."""
     params = {"thread_id": row.thread_id, "id": row.run_id, "token": token, "wait_id": row.id}
-    return Op(
-        "apply_wait", with_params(params, "fence", "apply_wait"), lambda rows: None, write=True
-    )
+    return write_op(params, "fence", "apply_wait")
 
 
 def of_run_with_signals(thread_id: str, run_id: str) -> Op[tuple[list[WaitRow], Sequence[Row]]]:

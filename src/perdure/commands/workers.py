@@ -14,9 +14,18 @@ from perdure.commands import runs
 from perdure.commands.connection import Connection
 from perdure.commands.events import actor_data
 from perdure.commands.runs import LateGraph
-from perdure.commands.stored_rows import every
 from perdure.errors import NotFound, did_you_mean
-from perdure.journal import NO_PROOF, Capabilities, Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal import (
+    NO_PROOF,
+    Capabilities,
+    Op,
+    Plan,
+    Rows,
+    Statement,
+    read_op,
+    rows_as,
+    with_params,
+)
 from perdure.journal.names import check_id, check_text
 from perdure.times import maybe_moment, moment
 from perdure.types import DrivenRun, WorkerInfo, WorkerState
@@ -128,7 +137,7 @@ def drain_request(worker: str) -> Op[DrainRequest | None]:
     return read_op("announced", {"id": worker}, _request)
 
 
-def _request(rows: Sequence[Sequence[Row]]) -> DrainRequest | None:
+def _request(rows: Rows) -> DrainRequest | None:
     for _, at, by in rows[0]:
         if at is not None:
             return DrainRequest(at, load_actor(by))
@@ -164,7 +173,9 @@ def crew() -> Op[Crew]:
         "workers_and_runs",
         with_params({"count": MOST}, *names),
         lambda rows: Crew(
-            every(WorkerRow, rows[:1]), [Load(*row) for row in rows[1]], every(DrivenRow, rows[2:])
+            rows_as(WorkerRow)(rows[:1]),
+            [Load(*row) for row in rows[1]],
+            rows_as(DrivenRow)(rows[2:]),
         ),
     )
 

@@ -57,12 +57,18 @@ from perdure.journal.operation import (
     Poll,
     Refused,
     Row,
+    Rows,
     Statement,
+    as_time,
+    first_as,
     in_pieces,
     is_left,
     no_result,
     read_op,
+    row_as,
+    rows_as,
     with_params,
+    write_op,
 )
 from perdure.serde.redaction import hide_in_url
 
@@ -79,16 +85,22 @@ __all__ = [
     "Poll",
     "Refused",
     "Row",
+    "Rows",
     "Statement",
+    "as_time",
     "connect",
     "connect_later",
+    "first_as",
     "in_pieces",
     "is_left",
     "no_result",
     "read_op",
+    "row_as",
+    "rows_as",
     "scrub",
     "version",
     "with_params",
+    "write_op",
 ]
 
 

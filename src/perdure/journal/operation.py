@@ -11,15 +11,20 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import repeat
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, get_args, get_type_hints
 
 from perdure.errors import Unsupported
 from perdure.journal.sql import parameters
+from perdure.serde.encryption import Unreadable
 
 T = TypeVar("T")
 S = TypeVar("S", bound=tuple[str, Mapping[str, Any]])
+R = TypeVar("R", bound=NamedTuple)
 Row = tuple[Any, ...]
+Rows = Sequence[Sequence[Row]]
+"""The rows of each statement of an operation."""
 
 USER = "a statement of its function"
 """The name of a statement that is not one of `queries.sql`."""
@@ -80,7 +85,7 @@ class Op(NamedTuple, Generic[T]):
 
     name: str
     statements: Sequence[Statement] | Callable[[], Sequence[Statement]]
-    result: Callable[[Sequence[Sequence[Row]]], T]
+    result: Callable[[Rows], T]
     write: bool = False
     key: Statement | None = None
     proof: Statement | None = None
@@ -108,11 +113,84 @@ def with_params(params: Mapping[str, Any], *names: str) -> list[Statement]:
     return [*map(Statement, names, repeat(params))]
 
 
-def read_op(
-    name: str, params: Mapping[str, Any], result: Callable[[Sequence[Sequence[Row]]], T]
-) -> Op[T]:
+def read_op(name: str, params: Mapping[str, Any], result: Callable[[Rows], T]) -> Op[T]:
     """An operation that reads with one statement and is named after it."""
     return Op(name, [Statement(name, params)], result)
+
+
+def write_op(params: Mapping[str, Any], *names: str) -> Op[None]:
+    """An operation without a result, whose statements share their parameters; it is named after the
+    last of them."""
+    return Op(names[-1], with_params(params, *names), no_result, write=True)
+
+
+class _Column(NamedTuple):
+    name: str
+    kind: type
+    allowed: frozenset[type]
+
+
+_ALSO: dict[type, tuple[type, ...]] = {float: (int,), bool: (int,), bytes: (memoryview,)}
+"""Types that a database may return for a type."""
+
+
+@cache
+def _columns(kind: Any) -> list[_Column]:
+    columns = []
+    for name, hint in get_type_hints(kind).items():
+        types: tuple[type, ...] = get_args(hint) or (hint,)
+        columns.append(_Column(name, types[0], frozenset(types + _ALSO.get(types[0], ()))))
+    return columns
+
+
+def row_as(kind: type[R], values: Sequence[Any]) -> R:
+    """A row of a kind.
+
+    SQLite stores a value of any type in any column. A row with a value of another type than its
+    column's keeps what can be shown, and its blob is replaced by an `Unreadable`: reading it raises
+    `Damaged`, so the row is listed as damaged and never acted on.
+    """
+    columns = _columns(kind)
+    wrong = [
+        column
+        for column, value in zip(columns, values, strict=False)
+        if type(value) not in column.allowed
+    ]
+    row = kind(*values)
+    return _mended(row, columns, wrong) if wrong else row
+
+
+def _mended(row: Any, columns: list[_Column], wrong: list[_Column]) -> Any:
+    changes: dict[str, Any] = {}
+    for column in wrong:
+        value = getattr(row, column.name)
+        if column.kind is str:
+            is_blob = isinstance(value, bytes)
+            changes[column.name] = value.decode(errors="replace") if is_blob else str(value)
+        elif column.kind is not bytes:
+            changes[column.name] = column.kind()
+    name, expected, _ = wrong[0]
+    is_type = type(getattr(row, name)).__name__
+    reason = f"its column {name!r} is of type {is_type}, not {expected.__name__}"
+    blob = next(column.name for column in columns if column.kind is bytes)
+    return row._replace(**changes, **{blob: Unreadable(reason)})
+
+
+def rows_as(kind: type[R]) -> Callable[[Rows], list[R]]:
+    """The `result` of an operation: the rows of all its statements."""
+    return lambda rows: [row_as(kind, row) for some in rows for row in some]
+
+
+def first_as(kind: type[R]) -> Callable[[Rows], R | None]:
+    """The `result` of an operation: the first row of its first statement, if it has one."""
+    return lambda rows: row_as(kind, rows[0][0]) if rows[0] else None
+
+
+def as_time(rows: Rows) -> int | None:
+    """The `result` of an operation: the time in the only column of the only row; None if it is not
+    a time."""
+    at = rows[0][0][0] if rows[0] else None
+    return int(at) if isinstance(at, (int, float)) else None
 
 
 class Action(Protocol):
@@ -163,7 +241,7 @@ A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them
 """
 
 
-def is_left(rows: Sequence[Sequence[Row]]) -> bool:
+def is_left(rows: Rows) -> bool:
     """The result of a piece of work: whether its last statement says, with 1, that more is left."""
     return not rows[-1] or bool(rows[-1][0][0])  # no row: the answer was lost, so ask again
 

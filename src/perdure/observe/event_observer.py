@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from perdure.commands import runs
 from perdure.commands.runs import RunRow
-from perdure.commands.stored_rows import every
-from perdure.journal import Journal, Statement
+from perdure.journal import Journal, Statement, rows_as
 from perdure.journal.acknowledged import Read
 from perdure.journal.committer import Committed
 from perdure.times import moment
@@ -63,7 +62,7 @@ def _claims_of(committed: Committed) -> dict[str, dict[str, Any]]:
     that the claim returned."""
     if committed.statement.name != "insert_claim_events" or not committed.rows:
         return {}
-    claimed = every(RunRow, committed.rows)
+    claimed = rows_as(RunRow)(committed.rows[:1])
     return {row.id: {"graph": row.graph, "segment": row.token} for row in claimed}
 
 
@@ -81,7 +80,7 @@ def _runs_of(committed: Committed, read: Read) -> list[tuple[str, str]]:
     """The runs that a statement may have stored an event of, as (thread, run)."""
     name, params = committed.statement
     if name == "insert_claim_events":
-        claimed = every(RunRow, committed.rows) if committed.rows else []
+        claimed = rows_as(RunRow)(committed.rows[:1]) if committed.rows else []
         return [(row.thread_id, row.id) for row in claimed]
     if name == "insert_stop_events" and params["id"] is None:  # the runs of a thread
         page = runs.page(thread_id=params["thread_id"], count=1000)
