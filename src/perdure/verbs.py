@@ -5,7 +5,7 @@ A verb is a plan, or a coroutine function, with its types and docstring. From it
     the method of `Client`       `await client.pause(run_id)`
     the blocking method          `client.blocking.pause(run_id)`
     the recorded call of a node  the effect `perdure.pause`, if the verb changes something
-    the HTTP route               of a control of a run: its body has the other parameters
+    the HTTP route               `POST /perdure/runs/{run_id}/pause`, where `server.own_api` adds it
 
 The first parameter of a plan is the connection to the journal. Other plans use `verb.plan`.
 """
@@ -14,10 +14,21 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from functools import cached_property, update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from perdure.commands.connection import Connection
 from perdure.journal import Journal, Plan
@@ -114,6 +125,14 @@ class Recorded(Generic[P, T]):
             [first.replace(name="self", annotation=first.empty), *others],
             return_annotation=self.result,
         )
+
+    @cached_property
+    def types(self) -> dict[str, Any]:
+        """The type of each parameter, and of what it returns as `return`."""
+        types = get_type_hints(self.plan)
+        if get_origin(types["return"]) is Generator:
+            types["return"] = get_args(types["return"])[2]
+        return types
 
     @property
     def parameters(self) -> list[inspect.Parameter]:

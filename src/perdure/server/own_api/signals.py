@@ -1,4 +1,4 @@
-"""Signals: named messages to a thread, from callers, and from other services' webhooks.
+"""Signals of any content, and from other services' webhooks.
 
 A signal is on disk when the response is sent, and is delivered once. With a key it is stored once,
 however often it is sent. The key is `Idempotency-Key`, `key` in the body, or a webhook's
@@ -14,64 +14,31 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 
 from perdure.commands.webhooks import BadSignature, check_headers, secrets_of, verify
 from perdure.server.authorization import Scope
 from perdure.server.bodies import parse_json
 from perdure.server.errors import ApiError
-from perdure.server.own_api.requests import Body, Id, Name, Text, allow_thread, errors
+from perdure.server.own_api.requests import Id, Name, allow_thread, errors
+from perdure.server.own_api.verb_routes import IdempotencyKey, Sent
 from perdure.server.routes import Api, ApiDep
 
-router = APIRouter(prefix="/perdure", tags=["signals"])
+router = APIRouter(prefix="/perdure", tags=["perdure: signals"])
 
 KEPT_HEADERS = ("content-type", "user-agent", "webhook-id", "webhook-timestamp")
 """Headers of a webhook that are part of the signal's value, besides `hook_headers`."""
 ANY_BODY: dict[str, Any] = {"requestBody": {"content": {"*/*": {"schema": {}}}}}
-
-Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
-
-
-class SignalBody(Body):
-    value: Any = None
-    key: Text | None = None
-    """A signal with the same key is stored once per thread."""
-
-
-@dataclass(frozen=True)
-class Sent:
-    """Whether the signal was stored. False if one with this key was sent before."""
-
-    stored: bool
-
-
-@router.post("/threads/{thread_id}/signals/{name}", responses=errors(404))
-async def signal(
-    api: ApiDep,
-    thread_id: Id,
-    name: Name,
-    body: SignalBody | None = None,
-    idempotency_key: Key = None,
-) -> Sent:
-    """Send a signal to a thread. If no run waits for a signal with this name, it is kept."""
-    api.require(Scope.START)
-    await allow_thread(api, thread_id, "update")
-    given = body or SignalBody()
-    if idempotency_key and given.key and idempotency_key != given.key:
-        raise ApiError(422, "Idempotency-Key and the key in the body differ. Send one of them.")
-    key = idempotency_key or given.key
-    return Sent(await api.runtime.signal(thread_id, name, given.value, key=key))
 
 
 @router.post(
     "/threads/{thread_id}/signals/{name}/raw", responses=errors(404), openapi_extra=ANY_BODY
 )
 async def raw_signal(
-    api: ApiDep, thread_id: Id, name: Name, request: Request, idempotency_key: Key = None
+    api: ApiDep, thread_id: Id, name: Name, request: Request, idempotency_key: IdempotencyKey = None
 ) -> Sent:
     """Send a body of any content type as a signal: `{"body": ..., "headers": {...}}`. A JSON body
     is parsed; any other is text, or base64 if it is not valid text."""
