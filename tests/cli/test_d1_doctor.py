@@ -15,7 +15,6 @@ import perdure
 from perdure.cli import d1
 from perdure.journal import connect
 from perdure.journal.d1_client import D1Client
-from perdure.journal.d1_values import Call
 from perdure.testing.d1 import Workerd
 from tests.support.commands import Command, Told
 
@@ -39,7 +38,7 @@ def n(empty_d1_url: str) -> int:
 def tables(url: str) -> list[Any]:
     """Everything in a database, but D1's own."""
     with closing(D1Client(url)) as client:
-        [rows] = client.read([Call("SELECT name, sql FROM sqlite_master ORDER BY name")])
+        [rows] = client.batch([("SELECT name, sql FROM sqlite_master ORDER BY name", ())])
     return [row for row in rows if not row[0].startswith(("_cf", "sqlite"))]
 
 

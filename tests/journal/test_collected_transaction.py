@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import BadArgument, StatementFailed, Unavailable, WriteLost
 from perdure.journal import Capabilities, Journal, Refused, Statement, connect
-from perdure.journal.collected_transaction import CollectedTransaction, check_writes
+from perdure.journal.collected_transaction import check_writes, collect
 from perdure.journal.operation import Ambiguous, Transaction, UserStatement
 from tests.support.entries import Faulty, add, entries, faulty
 from tests.support.entries import batches_url as batches_url
@@ -83,9 +83,8 @@ def test_statements_are_collected_in_order_and_the_connection_is_of_no_use_after
         transaction.run([ours])
         return "done"
 
-    collected = CollectedTransaction("a trial", Capabilities(interactive=False))
-    assert collected.collect(work) == "done"
-    first, *users, last = collected.statements
+    result, [first, *users, last] = collect("a trial", Capabilities(interactive=False), work)
+    assert result == "done"
     assert (first, last) == (ours, ours)
     assert [(one.sql, one.values) for one in users if isinstance(one, UserStatement)] == [
         ("DELETE FROM a", ()),
@@ -115,7 +114,7 @@ def test_what_a_statement_did_cannot_be_asked_yet(ask: Callable[[Any], Any]) -> 
         ask(made)
 
     with pytest.raises(BadArgument, match="only writes"):
-        CollectedTransaction("a trial", Capabilities(interactive=False)).collect(work)
+        collect("a trial", Capabilities(interactive=False), work)
 
 
 @pytest.mark.parametrize("name", ["commit", "rollback", "cursor", "executescript"])
@@ -124,7 +123,7 @@ def test_the_connection_has_nothing_but_execute_and_executemany(name: str) -> No
         getattr(transaction.connection, name)()
 
     with pytest.raises(AttributeError, match=f"has no '{name}'"):
-        CollectedTransaction("a trial", Capabilities(interactive=False)).collect(work)
+        collect("a trial", Capabilities(interactive=False), work)
 
 
 @pytest.mark.parametrize("values", ["text", b"bytes", 5, {1, 2}])
@@ -133,7 +132,7 @@ def test_parameters_are_a_sequence_or_a_mapping(values: Any) -> None:
         transaction.connection.execute("INSERT INTO a VALUES (?)", values)
 
     with pytest.raises(BadArgument, match="pass a tuple, a list or a dict"):
-        CollectedTransaction("a trial", Capabilities(interactive=False)).collect(work)
+        collect("a trial", Capabilities(interactive=False), work)
 
 
 # -- committed

@@ -95,7 +95,7 @@ def test_a_reply_that_makes_no_sense_leaves_open_whether_the_batch_is_committed(
     server.answer = answer
     with closing(D1Client(server.url(), deadline=0.1)) as client:
         with pytest.raises(Ambiguous) as error:
-            client.write([Call("INSERT INTO t VALUES (1)")])
+            client.ask([Call("INSERT INTO t VALUES (1)")], idempotent=False)
         assert SECRET not in str(error.value)
         with pytest.raises(Unavailable, match=r"did not answer .* may be written"):
             client.batch([("INSERT INTO t VALUES (1)", ())], idempotent=True)

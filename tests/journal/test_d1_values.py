@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from perdure.errors import BadArgument
 from perdure.journal import d1_values, sqlite
-from perdure.journal.d1_values import BLOBS, CHUNK, INLINE, _outer_words, bind, quoted, unquoted
+from perdure.journal.d1_values import BLOBS, CHUNK, INLINE, bind, quoted, unquoted
 from perdure.journal.migrate import migrate
-from perdure.journal.sql import has_rows, positional, render
+from perdure.journal.sql import has_rows, positional, render, tokens
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_no_statement_gives_rows_of_a_second_select_that_are_not_quoted() -> Non
     compound = {
         name
         for name, sql in render(sqlite.FRAGMENTS).items()
-        if any(word == "UNION" for word, _, _ in _outer_words(sql))
+        if any(one.text == "UNION" and not one.depth for one in tokens(sql))
     }
     assert compound == {"is_due"}, "its only column is a number, which stays one"
 

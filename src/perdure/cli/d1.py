@@ -334,7 +334,9 @@ def _cron(client: Client) -> str:
 
 
 def _size(client: Client) -> str:
-    size = client.usage.database_bytes
+    from perdure.d1 import TOTAL
+
+    size = TOTAL.database_bytes
     words = f"{size / 1_000_000:,.1f} MB, of 10 GB at most (500 MB on Workers Free)"
     if size > 0.9 * LARGEST_DATABASE:
         raise Failed(f"{words}. Delete what ended: `perdure prune --older-than 30d`")

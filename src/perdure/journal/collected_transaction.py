@@ -31,7 +31,6 @@ Crash points, lost answers, and what decides:
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -42,12 +41,12 @@ from perdure.journal.operation import (
     ENDED_INSIDE,
     NOTHING,
     Capabilities,
-    Op,
     Row,
     Statement,
     Transaction,
     UserStatement,
 )
+from perdure.journal.sql import tokens
 
 T = TypeVar("T")
 
@@ -59,64 +58,44 @@ ONLY_WRITES = (
 _WRITES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER"})
 _READS = frozenset({"SELECT", "VALUES", "PRAGMA", "EXPLAIN", "WITH"})
 _ENDS = frozenset({"BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE"})
-_TOKEN = re.compile(
-    r"""(?P<blank>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))"""
-    r"""|'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|(?P<word>\w+)|(?P<mark>.)""",
-    re.DOTALL,
-)
 
 
-class CollectedTransaction:
-    """The statements of one transaction, in order, until they are committed."""
+def collect(
+    name: str, capabilities: Capabilities, work: Callable[[Transaction], T]
+) -> tuple[T, list[Statement]]:
+    """Do `work`; its result, and the statements to commit. Raises what it raises; then nothing is
+    to be committed. Raises `Unsupported` for a statement that the database cannot take."""
+    collected: list[Statement] = []
+    size = NOTHING
 
-    def __init__(self, name: str, capabilities: Capabilities) -> None:
-        self._name, self._capabilities = name, capabilities
-        self._size = NOTHING
-        self.statements: list[Statement] = []
-        """Named statements of perdure, and `UserStatement`s."""
-
-    def collect(self, work: Callable[[Transaction], T]) -> T:
-        """Do `work` and collect its statements. Raises what it raises; then nothing is to be
-        committed. Its connection is of no use afterwards."""
-        connection = CollectingConnection(self)
-        try:
-            return work(Transaction(connection, self._run))
-        finally:
-            connection.expire()
-
-    def commit(self, proof: Statement) -> Op[None]:
-        """The operation that commits them. `proof` finds a row if this was committed."""
-        return Op(self._name, self.statements, lambda _: None, write=True, key=proof)
-
-    @property
-    def has_user_statements(self) -> bool:
-        return any(isinstance(one, UserStatement) for one in self.statements)
-
-    def add(self, statement: Statement) -> None:
-        """Raises `Unsupported` for a statement that the database cannot take."""
-        size = self._size.plus(self._capabilities.check(self._name, [statement]))
-        if not self._capabilities.holds(size):
-            self._capabilities.check(self._name, [*self.statements, statement])
-        limit, count = self._capabilities.parameters_per_statement, len(statement.params)
-        if limit is not None and count > limit and isinstance(statement, UserStatement):
-            raise Unsupported(self._name, f"{count:,} parameters in one statement", limit)
-        self._size = size
-        self.statements.append(statement)
-
-    def _run(self, statements: Sequence[Statement]) -> list[list[Row]]:
+    def run(statements: Sequence[Statement]) -> list[list[Row]]:
+        nonlocal size
         for statement in statements:
-            self.add(statement)
+            whole = size.plus(capabilities.check(name, [statement]))
+            if not capabilities.holds(whole):
+                capabilities.check(name, [*collected, statement])
+            limit, count = capabilities.parameters_per_statement, len(statement.params)
+            if limit is not None and count > limit and isinstance(statement, UserStatement):
+                raise Unsupported(name, f"{count:,} parameters in one statement", limit)
+            size = whole
+            collected.append(statement)
         return [[] for _ in statements]
+
+    connection = CollectingConnection(run)
+    try:
+        return work(Transaction(connection, run)), collected
+    finally:
+        connection.expire()
 
 
 class CollectingConnection:
     """What `perdure.transaction()` gives: `execute` and `executemany`, for writing."""
 
-    def __init__(self, collected: CollectedTransaction) -> None:
-        self._collected: CollectedTransaction | None = collected
+    def __init__(self, run: Callable[[Sequence[Statement]], object]) -> None:
+        self._run: Callable[[Sequence[Statement]], object] | None = run
 
     def expire(self) -> None:
-        self._collected = None
+        self._run = None
 
     def execute(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /
@@ -128,16 +107,20 @@ class CollectingConnection:
         self, sql: str, rows: Iterable[Sequence[Any] | Mapping[str, Any]], /
     ) -> WrittenLater:
         """Add a statement once for each of several parameters."""
-        if self._collected is None:
+        if self._run is None:
             raise BadArgument("The transaction of this effect is over.")
         check_writes(sql)
         for values in rows:
-            self._collected.add(_statement(sql, values))
+            if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, Mapping)):
+                raise BadArgument(
+                    f"The parameters of {shortened(sql)!r} are a {type(values).__name__}: pass a "
+                    "tuple, a list or a dict."
+                )
+            is_mapping = isinstance(values, Mapping)
+            self._run([UserStatement(sql, dict(values) if is_mapping else tuple(values))])
         return WrittenLater()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
         raise AttributeError(
             f"The connection of a transactional effect on D1 has no {name!r}: it has execute and "
             "executemany, which only write, and is committed by perdure."
@@ -158,18 +141,20 @@ class WrittenLater:
         return iter(self.fetchall())
 
 
-def _statement(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> UserStatement:
-    if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, Mapping)):
-        raise BadArgument(
-            f"The parameters of {shortened(sql)!r} are a {type(values).__name__}: pass a tuple, a "
-            "list or a dict."
-        )
-    return UserStatement(sql, dict(values) if isinstance(values, Mapping) else tuple(values))
-
-
 def check_writes(sql: str) -> None:
     """Raise `BadArgument` unless this is one statement that writes and gives no rows."""
-    words = list(_words(sql))
+    words: list[tuple[str, int]] = []
+    """In capitals, each with the number of parentheses that it is in."""
+    has_ended = False
+    for token in tokens(sql):
+        if token.kind == "space":
+            continue
+        if has_ended:
+            raise BadArgument(f"{shortened(sql)!r} is more than one statement: execute each alone.")
+        if token.kind == "word":
+            words.append((token.text.upper(), token.depth))
+        # A semicolon does not end the statement inside of a trigger.
+        has_ended = token.text == ";" and sqlite3.complete_statement(sql[: token.end])
     first = words[0][0] if words else ""
     if first == "WITH":  # of a common table expression, the statement after it
         first = next((word for word, depth in words if not depth and word in _WRITES), "WITH")
@@ -188,21 +173,6 @@ def check_writes(sql: str) -> None:
         )
     if any(word == "RETURNING" for word, _ in words):
         raise BadArgument(ONLY_WRITES.format(f"{shortened(sql)!r} has a RETURNING clause."))
-
-
-def _words(sql: str) -> Iterator[tuple[str, int]]:
-    """The bare words of a statement, in capitals, and in how many parentheses each is."""
-    depth, ended = 0, False
-    for token in _TOKEN.finditer(sql):
-        if token["blank"] is not None:
-            continue
-        if ended:
-            raise BadArgument(f"{shortened(sql)!r} is more than one statement: execute each alone.")
-        if token["word"] is not None:
-            yield token["word"].upper(), depth
-        depth += {"(": 1, ")": -1}.get(token["mark"] or "", 0)
-        # A semicolon does not end the statement inside of a trigger.
-        ended = token["mark"] == ";" and sqlite3.complete_statement(sql[: token.end()])
 
 
 def shortened(sql: str) -> str:

@@ -16,6 +16,7 @@ first one does not arrive after that, it is revoked before anything else is sent
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Sequence
 
@@ -73,7 +74,8 @@ def _version(client: D1Client, *more: Call) -> int:
     """The same; 0 without a journal, or without a table that `more` calls ask for."""
 
     def execute(sql: str) -> list[tuple[int]]:
-        return [(int(number),) for [number] in client.read([Call(sql), *more])[0]]
+        rows, *_ = client.batch([Call(sql), *more], idempotent=True)
+        return [(int(number),) for [number] in rows]
 
     try:
         return version(execute)
@@ -118,6 +120,7 @@ class D1:
             name: quoted(sql) for name, sql in render(FRAGMENTS, has_listener=has_listener).items()
         }
         self._client = D1Client(url, deadline=deadline)
+        self._read = functools.partial(self._client.batch, idempotent=True)
         self._unanswered: set[str] = set()
         """Batches that may still be on their way."""
         try:
@@ -142,7 +145,7 @@ class D1:
                     REVOKED,
                     *d1_values.schema(),
                 ]
-                self._client.write([Call(sql) for sql in tables])
+                self._client.ask([Call(sql) for sql in tables], idempotent=False)
             except (D1Error, Ambiguous) as error:
                 problem = error
         if _version(self._client) != newest:
@@ -161,7 +164,8 @@ class D1:
         batch = secrets.token_hex(8)
         failpoints.at("commit.before")
         try:
-            rows = self._client.write([Call(_GUARD, {"batch": batch}), *calls])
+            guard = Call(_GUARD, {"batch": batch})
+            rows, _ = self._client.ask([guard, *calls], idempotent=False)
         except (D1Error, Refused, Unavailable):
             raise
         except BaseException:  # Ctrl-C among them
@@ -174,14 +178,14 @@ class D1:
         if self._unanswered:
             batches = list(self._unanswered)
             revoke = [Call(_REVOKE, {"batch": batch}) for batch in batches]
-            self._client.read([*revoke, Call(_FORGET)])
+            self._read([*revoke, Call(_FORGET)])
             self._unanswered.difference_update(batches)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         self._revoke_unanswered()
         calls, places = self._calls(statements)
         for attempt in range(ATTEMPTS):
-            rows = self._client.read(calls)
+            rows = self._read(calls)
             results = [rows[place] for place in places]
             try:
                 return self._loaded(results, last=attempt == ATTEMPTS - 1)
@@ -211,7 +215,7 @@ class D1:
 
     def _loaded(self, results: list[list[Row]], *, last: bool) -> list[list[Row]]:
         values = [[tuple(map(unquoted, row)) for row in rows] for rows in results]
-        return d1_values.load(values, self._client.read, last=last)
+        return d1_values.load(values, self._read, last=last)
 
     def hints(self) -> None:
         """D1 gives none: watched runs are looked at every poll."""

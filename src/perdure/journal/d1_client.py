@@ -22,11 +22,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from perdure.errors import BadURL, Unavailable, needs_extra
-from perdure.journal.d1_values import Call, Params, bind
+from perdure.journal.d1_values import Params, bind
 from perdure.journal.operation import Ambiguous, Refused, Row
 
 try:
@@ -35,6 +35,7 @@ except ImportError as error:
     raise BadURL(needs_extra("Cloudflare D1", "d1")) from error
 
 T = TypeVar("T")
+Answer = tuple[list[list[Row]], list[list[str]]]
 
 CONNECTIONS = 8
 KEEP_ALIVE = 20.0
@@ -62,14 +63,6 @@ class NotWritten(Exception):
 
 class Denied(Unavailable):
     """The secret is wrong, or this is not the address of a D1 database."""
-
-
-class Answer(NamedTuple):
-    """What comes back for each call of a batch."""
-
-    names: list[list[str]]
-    """Of its columns, if they are asked for and there are rows."""
-    rows: list[list[Row]]
 
 
 @dataclass
@@ -110,7 +103,6 @@ class D1Client:
         self.place = self._address.replace("http", "d1", 1).replace("d1s:", "d1:")
         """The address, without the secret."""
         self._deadline = deadline
-        self.usage = Usage()
         self._http, self._pid = self._new_http(), os.getpid()
 
     def __repr__(self) -> str:
@@ -133,45 +125,65 @@ class D1Client:
         columns of one name are one, and columns whose name is a number, as in `SELECT 2, 1`, come
         in the order of these: name them.
         """
-        return self._ask(calls, idempotent).rows
+        return self._asked(calls, idempotent)[0]
 
     def rows(
         self, calls: Sequence[tuple[str, Params]], *, idempotent: bool = False
     ) -> list[list[dict[str, Any]]]:
         """As `batch`, with the names of the columns."""
-        names, rows = self._ask(calls, idempotent, names=True)
+        rows, names = self._asked(calls, idempotent, names=True)
         return [
             [dict(zip(columns, row, strict=True)) for row in each]
             for columns, each in zip(names, rows, strict=True)
         ]
 
-    def _ask(
+    def _asked(
         self, calls: Sequence[tuple[str, Params]], idempotent: bool, *, names: bool = False
     ) -> Answer:
-        again = (NotWritten, Ambiguous) if idempotent else (NotWritten,)
         try:
-            return self._until_deadline(lambda: self.send(calls, names=names), *again)
+            return self.ask(calls, idempotent=idempotent, names=names)
         except Ambiguous as error:
             raise Unavailable(f"{error}. Whether the batch is committed is not known.") from error
 
-    def write(self, calls: Sequence[Call]) -> list[list[Row]]:
-        """Commit a batch. One that is not taken in is sent again until the deadline."""
-        return self._until_deadline(lambda: self.send(calls), NotWritten).rows
+    def ask(
+        self, calls: Sequence[tuple[str, Params]], *, idempotent: bool, names: bool = False
+    ) -> Answer:
+        """The rows of each call of a batch, which is committed then; and the names of their
+        columns, if they are asked for and there are rows."""
+        texts: dict[str, int] = {}
+        head: list[Any] = []
+        blobs: list[bytes] = []
+        for sql, params in calls:
+            text, values = bind(sql, params)
+            head.append([texts.setdefault(text, len(texts)), _without_blobs(values, blobs)])
+        asked = {"names": True} if names else {}
+        body = _frame({"sql": list(texts), "calls": head, **asked}, blobs)
 
-    def read(self, calls: Sequence[Call]) -> list[list[Row]]:
-        """Run a batch that may be run twice."""
-        return self._until_deadline(lambda: self.send(calls), NotWritten, Ambiguous).rows
+        def send() -> Answer:
+            reply = self._request("POST", "/v1/batch", body)
+            with self._reading():
+                answer, rows = _opened(reply.content)
+                columns = answer.get("names", [])
+                if len(rows) != len(calls) or (names and len(columns) != len(calls)):
+                    raise ValueError(f"it answers {len(rows)} of {len(calls)} statements")
+                read, written, size = answer["read"], answer["written"], answer["size"]
+                with _COUNTING:
+                    TOTAL.rows_read += read
+                    TOTAL.rows_written += written
+                    TOTAL.database_bytes = size or TOTAL.database_bytes
+                return rows, columns
+
+        return self._until_deadline(send, idempotent)
 
     def status(self) -> Mapping[str, Any]:
         """What the Worker says of itself."""
-        reply = self._until_deadline(
-            lambda: self._request("GET", "/v1/status", None), NotWritten, Ambiguous
-        )
+        reply = self._until_deadline(lambda: self._request("GET", "/v1/status", b""), True)
         with self._reading():
             status: Mapping[str, Any] = reply.json()
             return status
 
-    def _until_deadline(self, send: Callable[[], T], *again: type[Exception]) -> T:
+    def _until_deadline(self, send: Callable[[], T], idempotent: bool) -> T:
+        """What is not taken in is sent again; if it is `idempotent`, what is not answered too."""
         if self._pid != os.getpid():
             self.reopen()
         give_up, pause = time.monotonic() + self._deadline, FIRST_PAUSE
@@ -179,7 +191,9 @@ class D1Client:
         while True:
             try:
                 return send()
-            except again as error:
+            except (NotWritten, Ambiguous) as error:
+                if isinstance(error, Ambiguous) and not idempotent:
+                    raise
                 unanswered = unanswered or isinstance(error, Ambiguous)
                 if time.monotonic() + pause > give_up:
                     what = "answer" if unanswered else "accept"
@@ -191,32 +205,8 @@ class D1Client:
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the attempts)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    def send(self, calls: Sequence[tuple[str, Params]], *, names: bool = False) -> Answer:
-        """Send a batch once."""
-        texts: dict[str, int] = {}
-        head: list[Any] = []
-        blobs: list[bytes] = []
-        for sql, params in calls:
-            text, values = bind(sql, params)
-            head.append([texts.setdefault(text, len(texts)), _without_blobs(values, blobs)])
-        asked = {"names": True} if names else {}
-        body = _frame({"sql": list(texts), "calls": head, **asked}, blobs)
-        reply = self._request("POST", "/v1/batch", body)
-        with self._reading():
-            answer, rows = _opened(reply.content)
-            columns = answer.get("names", [])
-            if len(rows) != len(calls) or (names and len(columns) != len(calls)):
-                raise ValueError(f"it answers {len(rows)} of {len(calls)} statements")
-            read, written, size = answer["read"], answer["written"], answer["size"]
-            with _COUNTING:
-                for usage in (self.usage, TOTAL):
-                    usage.rows_read += read
-                    usage.rows_written += written
-                    usage.database_bytes = size or usage.database_bytes
-            return Answer(columns, rows)
-
-    def _request(self, method: str, path: str, body: bytes | None) -> httpx.Response:
-        """A reply of the Worker to which all went well. Raises for any other."""
+    def _request(self, method: str, path: str, body: bytes) -> httpx.Response:
+        """A reply of the Worker to which all went well."""
         try:
             headers = {"Content-Type": "application/octet-stream"}
             reply = self._http.request(method, self._address + path, content=body, headers=headers)
@@ -226,21 +216,20 @@ class D1Client:
         except httpx.RequestError as error:  # also a reply that cannot be decompressed
             raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
         with _COUNTING:
-            for usage in (self.usage, TOTAL):
-                usage.requests += 1
-                usage.bytes_sent += len(body or b"")
-                usage.bytes_received += len(reply.content)
+            TOTAL.requests += 1
+            TOTAL.bytes_sent += len(body)
+            TOTAL.bytes_received += len(reply.content)
         if "X-Perdure" not in reply.headers:
             # A page may show what it was sent: the secret is hidden.
             page = re.sub(r"<[^>]*>|\s+", " ", reply.text.replace(self._secret, "***")).strip()
             kind = {429: "busy", 401: "unauthorized", 403: "unauthorized", 404: "elsewhere"}
             message = f"HTTP status {reply.status_code}: {page[:200] or 'no text'}"
-            self._raise(kind.get(reply.status_code, "unknown"), message)
+            raise self._error(kind.get(reply.status_code, "unknown"), message)
         if reply.status_code != 200:
             with self._reading():
                 answer, _ = _opened(reply.content)
                 what, message = answer["kind"], str(answer["message"])
-            self._raise(what, message)
+            raise self._error(what, message)
         return reply
 
     @contextmanager
@@ -251,8 +240,8 @@ class D1Client:
         except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
             raise Ambiguous(f"{self.place}: the reply cannot be read: {error}") from error
 
-    def _raise(self, kind: str, message: str) -> NoReturn:
-        """Raise for an error of the Worker, of D1, or of what is at the address."""
+    def _error(self, kind: str, message: str) -> Exception:
+        """What an error of the Worker, of D1, or of what is at the address means."""
         message = message.rstrip(".")
         by_kind: dict[str, Exception] = {
             "refused": Refused(message),
@@ -265,7 +254,7 @@ class D1Client:
             ),
             "bad_request": D1Error(f"the Worker did not understand the request: {message}"),
         }
-        raise by_kind.get(kind, Ambiguous(f"{self.place}: {message}"))
+        return by_kind.get(kind, Ambiguous(f"{self.place}: {message}"))
 
     def _new_http(self) -> httpx.Client:
         is_remote = self._address.startswith("https")
@@ -285,7 +274,7 @@ class D1Client:
         """Leave the connections to the process that this one was forked from. On one that both
         use, each may read the answer to the other."""
         _ABANDONED.append(self._http)
-        self._http, self._pid, self.usage = self._new_http(), os.getpid(), Usage()
+        self._http, self._pid = self._new_http(), os.getpid()
 
     def close(self) -> None:
         self._http.close()

@@ -28,17 +28,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import sqlite3
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument
 from perdure.journal.operation import Row
-from perdure.journal.sql import has_rows
+from perdure.journal.sql import has_rows, tokens
 
 EXACT = 2**53
 Params = Sequence[Any] | Mapping[str, Any]
@@ -51,31 +51,19 @@ class Call(NamedTuple):
     params: Params = ()
 
 
-_TOKEN = re.compile(
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)"""
-    r"""|[A-Za-z_\x80-\U0010ffff][\w$]*"""  # no parameter in any of these
-    r"""|(?P<mark>\?\d*|[:@$][A-Za-z_]\w*)""",
-    re.DOTALL,
-)
-_WRAPPED = {  # The plus is for no affinity: the cast alone would have one, as a column has.
-    "plain": "?{}",
-    "blob": "unhex(?{})",
-    "integer": "(+CAST(?{} AS INTEGER))",
-}
+Reader = Callable[[Sequence[Call]], list[list[Row]]]
 
 
 def bind(sql: str, params: Params) -> tuple[str, list[Any]]:
     """A statement for D1, and its parameters: None, numbers, texts, and bytes for blobs."""
-    _, marks = _parsed(sql)
-    values, kinds = [], []
-    for mark in marks:
-        kind, value = _encoded(_value(sql, mark, params))
-        kinds.append(kind)
-        values.append(value)
+    pieces, marks = _parsed(sql)
+    encoded = [_encoded(_value(sql, mark, params)) for mark in marks]
     wanted = 1 + max((mark for mark in marks if isinstance(mark, int)), default=-1)
     if not isinstance(params, Mapping) and len(params) > wanted:
         raise BadArgument(f"{len(params)} parameters for the {wanted} of {sql[:80]!r}.")
-    return _rendered(sql, tuple(kinds)), values
+    wrapped = [wrapping.format(n) for n, (wrapping, _) in enumerate(encoded, 1)]
+    text = "".join(one if isinstance(one, str) else wrapped[one] for one in pieces)
+    return text, [value for _, value in encoded]
 
 
 @lru_cache(maxsize=1024)
@@ -83,33 +71,19 @@ def _parsed(sql: str) -> tuple[tuple[str | int, ...], tuple[str | int, ...]]:
     """The pieces of a statement, texts and numbers of parameters, and the parameters by number."""
     pieces: list[str | int] = []
     marks: list[str | int] = []
-    end, highest = 0, -1
-    for found in _TOKEN.finditer(sql):
-        if found["mark"] is None:
+    end, highest = 0, 0
+    for token in tokens(sql):
+        if token.kind != "parameter":
             continue
-        mark: str | int = found["mark"]
-        if mark == "?":  # one more than the highest so far
-            mark = highest + 1
-        elif found["mark"][0] == "?":
-            mark = int(found["mark"][1:]) - 1
-        else:
-            mark = found["mark"][1:]
-        if isinstance(mark, int):
-            highest = max(highest, mark)
+        mark: str | int = token.text[1:]
+        if token.text[0] == "?":  # without a number it is one more than the highest so far
+            number = int(mark or highest + 1)
+            mark, highest = number - 1, max(highest, number)
         if mark not in marks:
             marks.append(mark)
-        pieces += [sql[end : found.start()], marks.index(mark)]
-        end = found.end()
+        pieces += [sql[end : token.start], marks.index(mark)]
+        end = token.end
     return (*pieces, sql[end:]), tuple(marks)
-
-
-@lru_cache(maxsize=2048)
-def _rendered(sql: str, kinds: tuple[str, ...]) -> str:
-    pieces, _ = _parsed(sql)
-    return "".join(
-        piece if isinstance(piece, str) else _WRAPPED[kinds[piece]].format(piece + 1)
-        for piece in pieces
-    )
 
 
 def _value(sql: str, mark: str | int, params: Params) -> Any:
@@ -121,18 +95,19 @@ def _value(sql: str, mark: str | int, params: Params) -> Any:
 
 
 def _encoded(value: Any) -> tuple[str, Any]:
-    if value is None or isinstance(value, str):
-        return "plain", value
+    """What the statement does with a parameter, and how its value is sent."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadArgument(f"D1 cannot store the number {value}.")
+    if value is None or isinstance(value, (str, float)):
+        return "?{}", value
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return "blob", bytes(value)
+        return "unhex(?{})", bytes(value)
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise OverflowError(f"{value} is over the 64 bits of an integer in D1")
-        return "integer", str(int(value)) if abs(value) >= EXACT else int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise BadArgument(f"D1 cannot store the number {value}.")
-        return "plain", value
+        # The plus is for no affinity: the cast alone would have one, as a column has.
+        wrapping = "(+CAST(?{} AS INTEGER))"
+        return wrapping, str(int(value)) if abs(value) >= EXACT else int(value)
     raise BadArgument(
         f"D1 takes None, int, float, str and bytes as parameters, not {type(value).__name__}."
     )
@@ -149,10 +124,15 @@ def quoted(sql: str) -> str:
     """
     if not has_rows(sql):
         return sql
-    start, end = _columns(sql)
-    columns = [
-        f"quote({column}) AS c{n}" for n, column in enumerate(_split(sql[start:end].strip()))
-    ]
+    outer = [one for one in tokens(sql) if not one.depth and one.kind in ("word", "mark")]
+    words = [one.text for one in outer]
+    first = words.index("RETURNING" if "RETURNING" in words else "SELECT")
+    first += words[first + 1] == "DISTINCT"
+    start = outer[first].end
+    end = next((one.start for one in outer[first:] if one.text == "FROM"), len(sql))
+    commas = [one.start for one in outer[first:] if one.text == "," and one.start < end]
+    edges = pairwise([start - 1, *commas, end])
+    columns = [f"quote({sql[a + 1 : b].strip()}) AS c{n}" for n, (a, b) in enumerate(edges)]
     return f"{sql[:start]} {', '.join(columns)} {sql[end:]}".strip()
 
 
@@ -169,45 +149,12 @@ def unquoted(cell: Any) -> Any:
     return float(cell) if "." in cell or "e" in cell else int(cell)
 
 
-def _columns(sql: str) -> tuple[int, int]:
-    """Where the list of a statement's columns begins and ends."""
-    words = dict(reversed([(word, (start, end)) for word, start, end in _outer_words(sql)]))
-    if "RETURNING" in words:
-        return words["RETURNING"][1], len(sql)
-    start = words["SELECT"][1]
-    if "DISTINCT" in words and words["DISTINCT"][0] == start + 1:
-        start = words["DISTINCT"][1]
-    return start, words["FROM"][0] if "FROM" in words else len(sql)
-
-
-def _outer_words(sql: str) -> Iterator[tuple[str, int, int]]:
-    """The words of a statement that are not in parentheses or a text, with their places."""
-    depth = 0
-    for found in re.finditer(r"'(?:[^']|'')*'|[()]|\w+", sql):
-        depth += {"(": 1, ")": -1}.get(found[0], 0)
-        if depth == 0 and found[0][0] not in "')":
-            yield found[0], found.start(), found.end()
-
-
-def _split(columns: str) -> list[str]:
-    """The columns of a list, which commas outside of parentheses separate."""
-    found, depth = [""], 0
-    for part in re.findall(r"'(?:[^']|'')*'|[(),]|[^'(),]+", columns):
-        depth += {"(": 1, ")": -1}.get(part, 0)
-        if part == "," and depth == 0:
-            found.append("")
-        else:
-            found[-1] += part
-    return [column.strip() for column in found]
-
-
 # -- blobs that are too large for a row
 
 INLINE = 256 * 1024
 CHUNK = 900_000
 LARGEST = 8_000_000
 """Bytes of a blob, before it is compressed."""
-CHUNKS_PER_READ = 8
 
 BLOBS = {
     "perdure_checkpoints": ("state",),
@@ -313,64 +260,37 @@ class ChunksGone(Exception):
     """A marker's chunks are not there, or no longer: its row was changed since it was read."""
 
 
-def load(
-    results: list[list[Row]], read: Callable[[Sequence[Call]], list[list[Row]]], *, last: bool
-) -> list[list[Row]]:
+def load(results: list[list[Row]], read: Reader, *, last: bool) -> list[list[Row]]:
     """The rows with their blobs as they were given to `store`.
 
     Raises `ChunksGone`; the `last` time the marker stays, and what opens it finds it damaged.
     """
-    markers = [cell for rows in results for row in rows for cell in row if _is(cell, _SPLIT)]
-    is_plain = not markers and not any(
-        _is(cell, _PACKED) for rows in results for row in rows for cell in row
-    )
-    if is_plain:
-        return results
-    blobs = _fetch(list(dict.fromkeys(markers)), read, last)
+    blobs: dict[bytes, bytes] = {}
 
     def opened(cell: Any) -> Any:
-        if _is(cell, _PACKED):
+        if isinstance(cell, bytes) and cell[:1] == bytes([_PACKED]):
             return _unpacked(cell[1:], cell)
-        return blobs.get(cell, cell) if isinstance(cell, bytes) else cell
+        if isinstance(cell, bytes) and cell[:1] == bytes([_SPLIT]):
+            if cell not in blobs:
+                blobs[cell] = _joined(cell, read, last)
+            return blobs[cell]
+        return cell
 
     return [[tuple(map(opened, row)) for row in rows] for rows in results]
 
 
-def _is(cell: Any, kind: int) -> bool:
-    return isinstance(cell, bytes) and len(cell) > 0 and cell[0] == kind
-
-
-def _fetch(
-    markers: list[bytes], read: Callable[[Sequence[Call]], list[list[Row]]], last: bool
-) -> dict[bytes, bytes]:
-    found = {}
-    for group in _groups(markers):
-        calls = [Call(_READ, {"id": id}) for _, (_, id, _, _) in group]
-        for (marker, (_, _, is_packed, count)), rows in zip(group, read(calls), strict=True):
-            if len(rows) != count:
-                if not last:
-                    raise ChunksGone
-                continue
-            body = b"".join(unquoted(row[1]) for row in rows)
-            found[marker] = _unpacked(body, marker) if is_packed else body
-    return found
-
-
-def _groups(markers: list[bytes]) -> Iterator[list[tuple[bytes, Any]]]:
-    """Markers whose chunks are read together: a few, or those of one."""
-    group: list[tuple[bytes, Any]] = []
-    size = 0
-    for marker in markers:
-        if len(marker) != _MARKER.size:  # damaged
-            continue
-        parts = _MARKER.unpack(marker)
-        if group and size + parts[3] > CHUNKS_PER_READ:
-            yield group
-            group, size = [], 0
-        group.append((marker, parts))
-        size += parts[3]
-    if group:
-        yield group
+def _joined(marker: bytes, read: Reader, last: bool) -> bytes:
+    """The blob that a marker stands for."""
+    if len(marker) != _MARKER.size:  # damaged
+        return marker
+    _, id, is_packed, count = _MARKER.unpack(marker)
+    [rows] = read([Call(_READ, {"id": id})])
+    if len(rows) != count:
+        if last:
+            return marker
+        raise ChunksGone
+    body = b"".join(unquoted(row[1]) for row in rows)
+    return _unpacked(body, marker) if is_packed else body
 
 
 def _unpacked(data: bytes, otherwise: bytes) -> bytes:

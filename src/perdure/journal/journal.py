@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from perdure.errors import Closed, Error, StatementFailed, Unavailable, WentBack
 from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.changes import ChangeFeed
-from perdure.journal.collected_transaction import CollectedTransaction
+from perdure.journal.collected_transaction import collect
 from perdure.journal.committer import CommitListener, Listener, QueuedOperation
 from perdure.journal.group_commit import CLOSED, GroupCommit, Meter
 from perdure.journal.operation import (
@@ -28,6 +28,8 @@ from perdure.journal.operation import (
     Poll,
     Statement,
     Transaction,
+    UserStatement,
+    no_result,
 )
 
 T = TypeVar("T")
@@ -298,15 +300,14 @@ class Journal:
             return self._group.transact(work, proof)
         group = self._check()
         group.check_outside_transaction()
-        collected = CollectedTransaction(name, self.capabilities)
-        result = group.in_transaction(lambda: collected.collect(work))
-        queued = group.append(collected.commit(proof), waited=True)
+        result, statements = group.in_transaction(lambda: collect(name, self.capabilities, work))
+        op = Op(name, statements, no_result, write=True, key=proof)
+        queued = group.append(op, waited=True)
         try:
             self.wait(queued)
         except Error as error:
-            if error is not queued.error or isinstance(error, Unavailable):
-                raise
-            if not collected.has_user_statements:
+            is_own = error is queued.error and not isinstance(error, Unavailable)
+            if not is_own or not any(isinstance(one, UserStatement) for one in statements):
                 raise
             cause = error.__cause__ or error
             raise StatementFailed(name, str(cause)) from cause

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 EVENT = "thread_id, run_id, n, at, kind"
 _BEGIN = re.compile(r"^-- (name|fragment): ([\w{}]+)$", re.MULTILINE)
@@ -71,6 +72,33 @@ def positional(sql: str) -> tuple[str, tuple[str, ...]]:
 def has_rows(sql: str) -> bool:
     """Whether a statement gives rows."""
     return sql.startswith(("SELECT", "WITH RECURSIVE")) or "RETURNING" in sql
+
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))"""
+    r"""|(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\])"""
+    r"""|(?P<parameter>\?\d*|[:@$][A-Za-z_]\w*)|(?P<word>\w[\w$]*)|(?P<mark>.)""",
+    re.DOTALL,
+)
+
+
+class Token(NamedTuple):
+    """A part of a statement: `space`, comments among it, `quoted`, `parameter`, `word`, `mark`."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+    depth: int
+    """In how many parentheses it is."""
+
+
+def tokens(sql: str) -> Iterator[Token]:
+    """The parts of a statement in SQLite's dialect, the user's own among them."""
+    depth = 0
+    for found in _TOKEN.finditer(sql):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        yield Token(found.lastgroup or "", found[0], *found.span(), depth)
 
 
 def split(script: str) -> list[str]:
