@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from langgraph.store.base import BaseStore, Op, Result, TTLConfig
 
 from perdure.errors import BadArgument, Error, needs_extra
-from perdure.journal.sqlite_wal import Wal
+from perdure.journal.sqlite_file import Wal
 
 CONNECTIONS = 4
 """Maximum number of connections to PostgreSQL."""

@@ -32,7 +32,7 @@ from perdure.commands import threads as thread_records
 from perdure.errors import BadArgument, Error, TypeNotAllowed
 from perdure.journal.clock import JournalClock
 from perdure.journal.names import random_number
-from perdure.journal.sqlite_wal import Wal
+from perdure.journal.sqlite_file import Wal
 from perdure.saver import Saver
 from perdure.serde.redaction import hide_in_url
 

@@ -53,7 +53,7 @@ def record(disk: Disk, path: Path, mode: Durability, query: str = "") -> list[Ev
     """The log of conversations on several threads, with WAL checkpoints among them."""
     disk.record(True)
     saver = open_saver(f"sqlite:///{path}{query}", mode)
-    writer = saver.journal._backend.open()._connections._writer  # type: ignore[attr-defined]
+    writer = saver.journal._backend.open()._writer  # type: ignore[attr-defined]
     writer.execute("PRAGMA wal_autocheckpoint = 20")
     saver.told = marks = Marks(disk)
     for n in range(3):

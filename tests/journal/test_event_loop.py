@@ -196,7 +196,7 @@ async def test_what_cannot_be_opened_is_named_by_the_first_use() -> None:
 async def test_a_closed_journal_leaves_no_thread_and_no_connection(sqlite_url: str) -> None:
     before = {*threading.enumerate()}
     journal = connect(sqlite_url)
-    connections = journal._backend.open()._connections  # type: ignore[attr-defined]
+    database = journal._backend.open()  # type: ignore[attr-defined]
     reads = asyncio.gather(*(journal.ado(entries()) for _ in range(20)))
     await asyncio.sleep(0)
     reads.cancel()  # the threads are in the middle of it
@@ -205,7 +205,7 @@ async def test_a_closed_journal_leaves_no_thread_and_no_connection(sqlite_url: s
     for one in readers:
         await asyncio.to_thread(one.join, 10)
     assert not any(one.is_alive() for one in readers)
-    assert not connections._idle
+    assert not database._idle
     with pytest.raises(Closed):
         await journal.ado(entries())
 

@@ -10,7 +10,7 @@ from perdure.commands import events, schedules
 from perdure.commands.connection import Connection
 from perdure.errors import Loss
 from perdure.journal import Op, Plan, Statement, acknowledged, read_op
-from perdure.journal.sqlite_wal import loses_commits
+from perdure.journal.sqlite_file import loses_commits
 from perdure.serde import redaction
 from perdure.serde.redaction import secrets_in
 from perdure.verbs import verb

@@ -199,7 +199,7 @@ def scrub(url: str, *, deadline: float = 30.0) -> bool:
     itself, in its own time."""
     if _scheme(url) != "sqlite":
         return False
-    from perdure.journal.sqlite_wal import scrub as scrub_file
+    from perdure.journal.sqlite_file import scrub as scrub_file
 
     scrub_file(_sqlite_path(url)[0], deadline)
     return True

@@ -2,6 +2,11 @@
 
 Other processes may use the same file at the same time: each has its own writer, and SQLite's
 lock decides who commits next.
+
+SQLite keeps its locks in the memory of the process, so a connection inherited by a forked process
+is wrong about them: locks look taken that no process holds, and locks it needs look taken by
+itself. So no connection is open while a process forks; parent and child open theirs again when they
+next need one.
 """
 
 from __future__ import annotations
@@ -10,15 +15,19 @@ import contextlib
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from perdure import failpoints
-from perdure.errors import BadArgument, BadURL, Error, Unavailable
+from perdure.errors import BadArgument, BadURL, Closed, Error, Unavailable
 from perdure.journal.acknowledged import Acknowledged
-from perdure.journal.migrate import version
+from perdure.journal.migrate import migrate, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
@@ -30,14 +39,13 @@ from perdure.journal.operation import (
 )
 from perdure.journal.sql import positional, render
 from perdure.journal.sqlite_file import (
-    LENIENT,
-    Connections,
+    LOCKED,
+    FileHints,
+    Wal,
     is_unavailable,
     not_opened,
     prepare_file,
-    transaction,
 )
-from perdure.journal.sqlite_wal import FileHints
 
 T = TypeVar("T")
 
@@ -65,6 +73,9 @@ FRAGMENTS = {
 }
 GUARD = "NOT NULL constraint failed: perdure_"
 """In the message of a guard that refuses; a table of the user's may have such columns, too."""
+LENIENT = partial(str, encoding="utf-8", errors="replace")
+"""Reads a text that is not UTF-8: its bad bytes are replaced, and what is bound to it does not
+open. It takes longer than SQLite's own way, and does not hide the other rows."""
 
 
 def schema_version(path: str) -> int | None:
@@ -101,14 +112,29 @@ class SQLite:
                 f"SQLite {sqlite3.sqlite_version} is too old; perdure needs "
                 f"{'.'.join(map(str, OLDEST))} or newer. Use a newer Python build."
             )
-        if path != ":memory:":
+        self._path, self._in_memory = path, path == ":memory:"
+        # The working directory may change between two connections.
+        self._absolute = path if self._in_memory else os.path.abspath(path)
+        if not self._in_memory:
             prepare_file(path)
-        self._path, self._acknowledged = path, acknowledged or Acknowledged()
-        self._sql = {
-            name: _compiled(sql)
-            for name, sql in render(FRAGMENTS, has_listener=has_listener).items()
-        }
-        self._connections = Connections(path, deadline, synchronous.upper(), FRAGMENTS)
+        self._acknowledged = acknowledged or Acknowledged()
+        self._deadline, self._synchronous = deadline, synchronous.upper()
+        sql = render(FRAGMENTS, has_listener=has_listener)
+        self._sql = {name: _compiled(text) for name, text in sql.items()}
+        self._wal = Wal(path)
+        self._writing = threading.Lock()
+        """Held while the writer is used."""
+        self._closed = False
+        self._idle: list[sqlite3.Connection] = []
+        self._reading: set[object] = set()
+        self._lock = threading.RLock()
+        self._read_ended = threading.Condition(self._lock)
+        self._open_writer()
+        self._file = self._file_now()
+        if not self._in_memory:
+            _OPEN.add(self)
+
+    # -- batches
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self._commit(lambda writer: self._run(writer, statements))
@@ -132,13 +158,20 @@ class SQLite:
         return result
 
     def _commit(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        with self._connections.writing:
+        with self._writing:
             self._check_file()
-            writer = self._connections.writer()
+            if self._closed_for_fork:
+                self._open_writer()
+            writer = self._writer
             if writer.in_transaction:
                 _roll_back(writer)  # what Ctrl-C may have left
             try:
-                self._connections.begin(writer)
+                writer.execute("BEGIN IMMEDIATE")
+                if not self._in_memory and self._wal.is_long():
+                    with self._reader() as mover:
+                        self._wal.move(mover)
+                    writer.execute("ROLLBACK")
+                    writer.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 raise Unavailable(
                     f"{self._path} stayed locked by another process: {error}. Nothing was written."
@@ -164,17 +197,6 @@ class SQLite:
                 failpoints.hook("commit.after")
             return result
 
-    def _check_file(self) -> None:
-        """Use the file that is at the path. Raises `WentBack` if it is another one, once, when it
-        was compared. The caller holds `writing`."""
-        if self._connections.file_now() != self._connections.file:
-            writer = self._connections.use_new_file()
-            self._acknowledged.compare(
-                lambda statements: self._run(writer, statements),
-                f"another file is at {self._path}",
-                is_certain=True,
-            )
-
     def _run(
         self, connection: sqlite3.Connection, statements: Sequence[Statement]
     ) -> list[list[Row]]:
@@ -191,18 +213,17 @@ class SQLite:
 
     def hints(self) -> FileHints | None:
         is_linux = sys.platform == "linux"
-        return FileHints(self._path) if is_linux and not self._connections.in_memory else None
+        return FileHints(self._path) if is_linux and not self._in_memory else None
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        connections = self._connections
-        if connections.in_memory:
-            with connections.writing:
-                return self._run(connections.writer(), statements)
+        if self._in_memory:
+            with self._writing:
+                return self._run(self._writer, statements)
         try:
-            if connections.file_now() != connections.file:
-                with connections.writing:
+            if self._file_now() != self._file:
+                with self._writing:
                     self._check_file()
-            with connections.reader() as connection:
+            with self._reader() as connection:
                 try:
                     return self._read(connection, statements)
                 except sqlite3.OperationalError as error:
@@ -225,11 +246,188 @@ class SQLite:
 
     settle = read  # what can be read is as durable as what was acknowledged
 
+    # -- the file that is at the path
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """The file that is at the path now. If it is not `_file`, such as a backup, a commit to the
+        one that we have open would be lost."""
+        if self._in_memory:
+            return None
+        try:
+            status = os.stat(self._absolute)
+        except OSError as error:
+            raise Unavailable(
+                f"{self._path} was moved or deleted while it was open: {error}. Nothing was "
+                "written; put it back."
+            ) from error
+        return status.st_dev, status.st_ino
+
+    def _check_file(self) -> None:
+        """Use the file that is at the path. Raises `WentBack` if it is another one, once, when it
+        was compared. The caller holds `_writing`."""
+        if (file := self._file_now()) != self._file:
+            self._file = file
+            with self._lock:
+                self._close_all()
+            self._open_writer()
+            self._acknowledged.compare(
+                partial(self._run, self._writer),
+                f"another file is at {self._path}",
+                is_certain=True,
+            )
+
+    # -- connections
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """A connection that only reads, for one caller at a time."""
+        token = object()
+        try:
+            with self._lock:
+                if self._closed:
+                    raise Closed("This journal is closed.")
+                self._reading.add(token)
+            file = self._file
+            connection = self._idle.pop() if self._idle else self._new_reader()
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._keep(connection, file)
+        finally:
+            self._reading.discard(token)
+            with self._lock:
+                self._read_ended.notify_all()
+
+    def _keep(self, connection: sqlite3.Connection, file: object) -> None:
+        with self._lock:
+            if not self._closed and file == self._file:
+                self._idle.append(connection)
+                return
+        connection.close()
+
     def reopen(self) -> None:
-        self._connections.reopen()
+        """Open a new database in memory: the parent's data is the parent's."""
+        if self._in_memory:
+            self._open_writer()
 
     def close(self) -> None:
-        self._connections.close()
+        with self._writing, self._lock:
+            self._closed = True
+            _OPEN.discard(self)
+            self._close_all()
+
+    def _close_all(self) -> None:
+        self._writer.close()
+        while self._idle:
+            self._idle.pop().close()
+
+    def close_before_fork(self) -> None:
+        """Wait for the connections in use, keep others from them, close them all."""
+        self._writing.acquire()
+        self._lock.acquire()
+        while self._reading:
+            self._read_ended.wait(0.1)  # a reader that was interrupted may not say that it ended
+        if not self._closed:
+            self._closed_for_fork = True
+            self._close_all()
+
+    def resume_after_fork(self) -> None:
+        self._lock.release()
+        self._writing.release()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            return sqlite3.connect(
+                self._absolute,
+                timeout=self._deadline,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+        except (sqlite3.DatabaseError, MemoryError) as error:
+            raise not_opened(self._path, error) from error
+
+    def _new_reader(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # when it moves the WAL
+        return connection
+
+    def _open_writer(self) -> None:
+        self._closed_for_fork = False
+        self._writer = self._connect()
+        self._writer.text_factory = LENIENT
+        try:
+            self._prepare(self._writer)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def _prepare(self, writer: sqlite3.Connection) -> None:
+        try:
+            if not self._in_memory:
+                Wal.keep(writer)
+                self._use_wal(writer)
+            writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+            # Keeps the rollback of a statement out of a file (60 us measured).
+            writer.execute("PRAGMA temp_store = MEMORY")
+            # Also when nothing is to be migrated: a file that cannot be written is refused here.
+            with transaction(writer, "BEGIN IMMEDIATE"):
+                migrate(lambda sql: writer.execute(sql).fetchall(), FRAGMENTS)
+                if writer.execute(
+                    "SELECT 1 FROM sqlite_master WHERE name = 'perdure_chunks'"
+                ).fetchall():
+                    from perdure.journal import d1_values
+
+                    d1_values.put_back(writer)
+        except (sqlite3.DatabaseError, MemoryError) as error:
+            raise not_opened(self._path, error) from error
+
+    def _use_wal(self, writer: sqlite3.Connection) -> None:
+        """Switch to WAL. SQLite itself does not wait for others that open a new file with us."""
+        give_up = time.monotonic() + self._deadline
+        mode = ""
+        while not mode:
+            try:
+                mode = writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode not in LOCKED or time.monotonic() > give_up:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise BadURL(f"{self._path} cannot use WAL (it stays {mode!r}); move the file.")
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+_OPEN: weakref.WeakSet[SQLite] = weakref.WeakSet()
+_forking: list[SQLite] = []
+
+
+def _before_fork() -> None:
+    for journal in list(_OPEN):
+        _forking.append(journal)
+        journal.close_before_fork()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop().resume_after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class _BorrowedConnection:

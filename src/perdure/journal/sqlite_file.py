@@ -1,33 +1,67 @@
-"""The file of a SQLite journal: whether its path can hold one, and the connections of one process
-to it, a writer and readers beside it.
+"""The file of a SQLite journal: whether its path can hold one, and its WAL.
 
-SQLite keeps its locks in the memory of the process, so a connection inherited by a forked process
-is wrong about them: locks look taken that no process holds, and locks it needs look taken by
-itself. So no connection is open while a process forks; parent and child open theirs again when they
-next need one.
+The WAL is moved into the file while no other connection can commit.
+
+SQLite 3.7.0 to 3.51.2 can lose commits when several connections write and checkpoint one WAL. A
+checkpoint reads the length of the WAL, and then how much of it is in the file already. If another
+checkpoint has just moved everything, a commit between those two reads starts the WAL again at its
+beginning. The checkpoint then takes the old length for the new WAL's: it marks frames as moved that
+are not written yet, later commits fill them, no checkpoint moves them, and the next restart of the
+WAL overwrites them.
+
+Only a commit restarts a WAL, and a commit needs SQLite's write lock. So no connection of ours
+checkpoints by itself (`wal_autocheckpoint = 0`). A writer that finds the WAL long does this at the
+beginning of its commit, with every version of SQLite:
+
+    BEGIN IMMEDIATE            the writer has the write lock: no connection can commit
+    wal_checkpoint(PASSIVE)    on another connection; it waits for nothing
+    ROLLBACK                   the writer wrote nothing
+    BEGIN IMMEDIATE            its own commit; it restarts the WAL if everything was moved
+
+The other modes of a checkpoint fall back to PASSIVE without the write lock when they do not get it,
+so they are not used. The checkpoint of the last connection that closes holds an exclusive lock on
+the file: there is no other connection.
+
+Crash points and what each leaves behind:
+
+    before or in the checkpoint    pages half written; the WAL has them all and is read first. The
+                                   system frees the locks, and the next checkpoint begins again
+    after it, before the commit    everything is in the file and in the WAL
+    in the commit                  as without a checkpoint: committed frames are valid, others not
+
+How long a WAL gets: about `FRAMES` pages and the largest transaction, for as long as no reader
+keeps a snapshot. With one it grows by what is committed meanwhile. `LIMIT` bounds what stays of the
+file once it starts again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
-import functools
+import logging
 import os
+import select
 import sqlite3
 import sys
-import threading
 import time
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from perdure.errors import BadURL, Closed, Error, Unavailable
-from perdure.journal.migrate import migrate
-from perdure.journal.sqlite_wal import Wal
+from perdure.errors import BadURL, Error, Unavailable
 
-LENIENT = functools.partial(str, encoding="utf-8", errors="replace")
-"""Reads a text that is not UTF-8: its bad bytes are replaced, and what is bound to it does not
-open. It takes longer than SQLite's own way, and does not hide the other rows."""
+FRAMES = 512
+"""Pages in a WAL that is moved: 2 MiB."""
+AGAIN = 128
+"""Pages until the next try, if the WAL did not start again: something still reads it."""
+LIMIT = 8 << 20
+"""Bytes that the file of a WAL keeps when it starts again. To use them again is cheaper to sync
+than to grow (1.4x measured)."""
+HEADER, FRAME_HEADER = 32, 24
+IN_MODIFY, IN_CREATE = 0x2, 0x100
+IN_NONBLOCK, IN_CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
+
+
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNAVAILABLE = {
     *LOCKED,
@@ -60,216 +94,145 @@ def not_opened(path: str, error: Exception) -> Error:
     return BadURL(f"{path} cannot be used as a journal: {error}.")
 
 
-class Connections:
-    """Opens the file in WAL mode, brings its schema up to date, and lends connections."""
+def loses_commits(version: tuple[int, ...]) -> bool:
+    """Whether a version of SQLite has the bug."""
+    return (3, 7) <= version < (3, 51, 3) and not (
+        (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
+    )
 
-    def __init__(
-        self, path: str, deadline: float, synchronous: str, fragments: Mapping[str, str]
-    ) -> None:
-        self.path, self.in_memory = path, path == ":memory:"
-        # The working directory may change between two connections.
-        self._absolute = path if self.in_memory else os.path.abspath(path)
-        self.writing = threading.Lock()
-        """Held while the writer is used."""
-        self._deadline, self._synchronous, self._fragments = deadline, synchronous, fragments
-        self._wal = Wal(path)
-        self._closed = False
-        self._idle: list[sqlite3.Connection] = []
-        self._reading: set[object] = set()
-        self._lock = threading.RLock()
-        self._read = threading.Condition(self._lock)
-        self._open_writer()
-        self.file = self.file_now()
-        if not self.in_memory:
-            _OPEN.add(self)
 
-    def file_now(self) -> tuple[int, int] | None:
-        """The file that is at the path now. If it is not `file`, such as a backup, a commit to the
-        one that we have open would be lost."""
-        if self.in_memory:
-            return None
+class Wal:
+    """The WAL of one file, as one process sees it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path) + "-wal"
+        self._salts = b""
+        self._due = FRAMES
+
+    @staticmethod
+    def keep(connection: sqlite3.Connection, limit: int = LIMIT) -> None:
+        """Let a connection that writes leave the WAL to us."""
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {limit}")
+
+    def is_long(self) -> bool:
+        """Whether to move it. Reads 48 bytes: a frame counts if it has the salts of the header."""
         try:
-            status = os.stat(self._absolute)
-        except OSError as error:
-            raise Unavailable(
-                f"{self.path} was moved or deleted while it was open: {error}. Nothing was "
-                "written; put it back."
-            ) from error
-        return status.st_dev, status.st_ino
-
-    def use_new_file(self) -> sqlite3.Connection:
-        """Open the file that is at the path now. The caller holds `writing`."""
-        self.file = self.file_now()
-        with self._lock:
-            self._close_all()
-        self._open_writer()
-        return self._writer
-
-    def writer(self) -> sqlite3.Connection:
-        """The writer, opened again after a fork. The caller holds `writing`."""
-        if self._closed_for_fork:
-            self._open_writer()
-        return self._writer
-
-    def begin(self, writer: sqlite3.Connection) -> None:
-        """Begin a transaction that writes. Moves a long WAL first. The caller holds `writing`."""
-        writer.execute("BEGIN IMMEDIATE")
-        if not self.in_memory and self._wal.is_long():
-            with self.reader() as mover:
-                self._wal.move(mover)
-            writer.execute("ROLLBACK")
-            writer.execute("BEGIN IMMEDIATE")
-
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection that only reads, for one caller at a time."""
-        token = object()
+            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # there is no WAL; or no descriptor left, and the next commit asks again
+            return False
         try:
-            with self._lock:
-                if self._closed:
-                    raise Closed("This journal is closed.")
-                self._reading.add(token)
-            file = self.file
-            connection = self._idle.pop() if self._idle else self._new_reader()
-            try:
-                yield connection
-            except BaseException:
-                connection.close()
-                raise
-            self._keep(connection, file)
+            header = os.pread(file, HEADER, 0)
+            if header[16:24] != self._salts:
+                self._salts, self._due = header[16:24], FRAMES
+            size = FRAME_HEADER + int.from_bytes(header[8:12], "big")
+            frame = os.pread(file, 16, HEADER + (self._due - 1) * size)
+            return len(frame) == 16 and frame[8:] == self._salts
         finally:
-            self._reading.discard(token)
-            with self._lock:
-                self._read.notify_all()
+            os.close(file)
 
-    def _keep(self, connection: sqlite3.Connection, file: object) -> None:
-        with self._lock:
-            if not self._closed and file == self.file:
-                self._idle.append(connection)
+    def move(self, mover: sqlite3.Connection) -> bool:
+        """Move it into the file, as far as readers permit. Another connection holds the write lock,
+        with nothing written. True: all of it is in the file."""
+        try:
+            busy, frames, moved = mover.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.OperationalError as error:
+            # Everything is in the WAL. A disk that is full also refuses the commit.
+            logging.getLogger("perdure").warning("%s was not moved: %s.", self._path, error)
+            busy, frames, moved = 1, self._due, 0
+        self._due = frames + AGAIN
+        return not busy and frames == moved
+
+    def move_if_long(self, holder: sqlite3.Connection, mover: sqlite3.Connection) -> None:
+        """Move a long WAL; `holder`, which is in no transaction, takes the write lock for it."""
+        if self.is_long():
+            try:
+                holder.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:  # others write; the next call tries again
                 return
-        connection.close()
+            try:
+                self.move(mover)
+            finally:
+                holder.execute("ROLLBACK")
 
-    def reopen(self) -> None:
-        """Open a new database in memory: the parent's data is the parent's."""
-        if self.in_memory:
-            self._open_writer()
+    def empty(self, holder: sqlite3.Connection, mover: sqlite3.Connection, deadline: float) -> bool:
+        """Move it and cut its file down to one page. False: a reader prevented it for so many
+        seconds. `holder` has `keep(limit=0)`."""
+        give_up = time.monotonic() + deadline
+        while True:
+            holder.execute("BEGIN IMMEDIATE")
+            try:
+                moved = self.move(mover)
+            finally:
+                holder.execute("ROLLBACK")
+            if moved:
+                # The smallest commit that starts the WAL again. Its limit cuts the file.
+                holder.execute("BEGIN IMMEDIATE")
+                version = holder.execute("PRAGMA user_version").fetchone()[0]
+                holder.execute(f"PRAGMA user_version = {version}")
+                holder.execute("COMMIT")
+                page = holder.execute("PRAGMA page_size").fetchone()[0]
+                if os.path.getsize(self._path) <= HEADER + 2 * (FRAME_HEADER + page):
+                    return True
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.01)
+
+
+class FileHints:
+    """Hints that something was committed: the kernel (inotify, on Linux only) reports when this or
+    another process writes to the WAL of a file, but not which run changed. Elsewhere watched runs
+    are polled."""
+
+    def __init__(self, path: str) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = libc.inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
+        folder, name = os.path.split(os.path.abspath(path))
+        self._wal = os.fsencode(f"{name}-wal")
+        # The folder, because the WAL is removed and created again with its last connection.
+        where, what = os.fsencode(folder), IN_MODIFY | IN_CREATE
+        if self._fd < 0 or libc.inotify_add_watch(self._fd, where, what) < 0:
+            self.close()
+            raise OSError(ctypes.get_errno(), "inotify cannot watch", folder)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def wait(self, seconds: float) -> Collection[str] | None:
+        if not self._poll.poll(seconds * 1000):
+            return ()
+        events = os.read(self._fd, 64 * 1024)
+        return None if self._wal in events else ()
 
     def close(self) -> None:
-        with self.writing, self._lock:
-            self._closed = True
-            _OPEN.discard(self)
-            self._close_all()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
-    def _close_all(self) -> None:
-        self._writer.close()
-        while self._idle:
-            self._idle.pop().close()
 
-    def close_before_fork(self) -> None:
-        """Wait for the connections in use, keep others from them, close them all."""
-        self.writing.acquire()
-        self._lock.acquire()
-        while self._reading:
-            self._read.wait(0.1)  # a reader that was interrupted may not say that it ended
-        if not self._closed:
-            self._closed_for_fork = True
-            self._close_all()
-
-    def resume_after_fork(self) -> None:
-        self._lock.release()
-        self.writing.release()
-
-    def _connect(self) -> sqlite3.Connection:
-        try:
-            return sqlite3.connect(
-                self._absolute,
-                timeout=self._deadline,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=256,
+def scrub(path: str, deadline: float) -> None:
+    """Rewrite a file without what was deleted from it, and empty its WAL. Others can read it
+    meanwhile, and wait to write. Raises `Unavailable` if they keep it from that until the deadline.
+    """
+    if path == ":memory:" or not os.path.exists(path):
+        return
+    with contextlib.ExitStack() as stack:
+        writer, mover = (
+            stack.enter_context(
+                contextlib.closing(sqlite3.connect(path, timeout=deadline, isolation_level=None))
             )
-        except (sqlite3.DatabaseError, MemoryError) as error:
-            raise not_opened(self.path, error) from error
-
-    def _new_reader(self) -> sqlite3.Connection:
-        connection = self._connect()
-        connection.execute("PRAGMA query_only = ON")
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # when it moves the WAL
-        return connection
-
-    def _open_writer(self) -> None:
-        self._closed_for_fork = False
-        self._writer = self._connect()
-        self._writer.text_factory = LENIENT
+            for _ in range(2)
+        )
         try:
-            self._prepare(self._writer)
-        except BaseException:
-            self._writer.close()
-            raise
-
-    def _prepare(self, writer: sqlite3.Connection) -> None:
-        try:
-            if not self.in_memory:
-                Wal.keep(writer)
-                self._use_wal(writer)
-            writer.execute(f"PRAGMA synchronous = {self._synchronous}")
-            # Keeps the rollback of a statement out of a file (60 us measured).
-            writer.execute("PRAGMA temp_store = MEMORY")
-            # Also when nothing is to be migrated: a file that cannot be written is refused here.
-            with transaction(writer, "BEGIN IMMEDIATE"):
-                migrate(lambda sql: writer.execute(sql).fetchall(), self._fragments)
-                if writer.execute(
-                    "SELECT 1 FROM sqlite_master WHERE name = 'perdure_chunks'"
-                ).fetchall():
-                    from perdure.journal import d1_values
-
-                    d1_values.put_back(writer)
-        except (sqlite3.DatabaseError, MemoryError) as error:
-            raise not_opened(self.path, error) from error
-
-    def _use_wal(self, writer: sqlite3.Connection) -> None:
-        """Switch to WAL. SQLite itself does not wait for others that open a new file with us."""
-        give_up = time.monotonic() + self._deadline
-        mode = ""
-        while not mode:
-            try:
-                mode = writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode not in LOCKED or time.monotonic() > give_up:
-                    raise
-                time.sleep(0.01)
-        if mode != "wal":
-            raise BadURL(f"{self.path} cannot use WAL (it stays {mode!r}); move the file.")
-
-
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
-    connection.execute(begin)
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-
-
-_OPEN: weakref.WeakSet[Connections] = weakref.WeakSet()
-_forking: list[Connections] = []
-
-
-def _before_fork() -> None:
-    for connections in list(_OPEN):
-        _forking.append(connections)
-        connections.close_before_fork()
-
-
-def _after_fork() -> None:
-    while _forking:
-        _forking.pop().resume_after_fork()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+            Wal.keep(writer, limit=0)
+            writer.execute("VACUUM")
+            emptied = Wal(path).empty(writer, mover, deadline)
+        except sqlite3.OperationalError as error:
+            raise Unavailable(f"{path} could not be rewritten: {error}. Scrub it again.") from error
+    if not emptied:
+        raise Unavailable(
+            f"{path} is rewritten, but another process kept reading it for {deadline:g} s: deleted "
+            "bytes may still be in its -wal file. Scrub it again."
+        )
 
 
 # WAL needs memory shared by all users of the file, which these do not provide.
