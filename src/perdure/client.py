@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.blocking import LoopThread, blocking_iterator
 from perdure.commands import (
-    accepting,
     answering,
     claims,
-    counts,
     deleting,
     health,
     question_links,
@@ -30,6 +28,7 @@ from perdure.commands import (
     run_reads,
     settling,
     signals,
+    starting,
 )
 from perdure.commands import schedules as of_schedules
 from perdure.commands import scores as of_scores
@@ -38,7 +37,6 @@ from perdure.commands import workers as of_workers
 from perdure.commands.connection import Connection, check_public_url
 from perdure.commands.health import redact
 from perdure.commands.streams import StreamReader, check_modes
-from perdure.commands.validation import PAGE
 from perdure.context_managed import ContextManaged
 from perdure.journal import Journal, Plan, version
 from perdure.journal import scrub as scrub_journal
@@ -52,7 +50,7 @@ from perdure.serde.redaction import Redaction, hide_in_url
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
 from perdure.types import Chunk, EffectState, Kind, State
-from perdure.verbs import Caller, verb
+from perdure.verbs import PAGE, Caller, verb
 
 if TYPE_CHECKING:  # imported on first use
     from perdure.views.waiting_for import InboxItem
@@ -133,7 +131,7 @@ async def _inbox(
 class Verbs:
     """The verbs of `Client`, and of its blocking twin."""
 
-    start = accepting.start
+    start = starting.start
     get = run_reads.get
     find = run_reads.find
     join = run_reads.join
@@ -166,10 +164,10 @@ class Verbs:
     schedules = of_schedules.list_schedules
     enable_schedule = of_schedules.enable_schedule
     unschedule = of_schedules.unschedule
-    run_counts = counts.run_counts
+    run_counts = health.run_counts
     workers = of_workers.list_workers
     drain = of_workers.drain_worker
-    wait_counts = counts.wait_counts
+    wait_counts = health.wait_counts
     now = _now
     ping = claims.ping
     doctor = health.doctor

@@ -16,7 +16,6 @@ from perdure.commands import run_reads, runs
 from perdure.commands.mail import Mail
 from perdure.commands.mail import from_environment as mail_from
 from perdure.commands.messages import QUESTION
-from perdure.commands.validation import GRACE, check_duration, check_limit
 from perdure.commands.webhooks import RunWebhooks, Webhook
 from perdure.commands.webhooks import from_environment as webhooks_from
 from perdure.errors import BadArgument, Error, needs_extra
@@ -34,8 +33,9 @@ from perdure.notifications.webhooks import WebhookSender
 from perdure.observe.observers import Observers
 from perdure.saver import Saver
 from perdure.serde.redaction import Redaction
+from perdure.times import check_duration
 from perdure.types import Control, Counts, DrivenBy, Durability, Message, Retention, Retry, Run
-from perdure.verbs import call_key, recorded
+from perdure.verbs import GRACE, call_key, check_limit, recorded
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI

@@ -73,6 +73,22 @@ def deadline(
     return at
 
 
+def check_duration(name: str, given: timedelta, least: timedelta = timedelta(0)) -> timedelta:
+    if not isinstance(given, timedelta):
+        raise BadArgument(
+            f"{name} must be a timedelta, such as timedelta(seconds=5), not {given!r}."
+        )
+    if given < least:
+        raise BadArgument(f"{name}={given} must be at least {least}.")
+    return given
+
+
+def check_time(name: str, given: datetime) -> datetime:
+    if getattr(given, "tzinfo", None) is None:
+        raise BadArgument(f"{name} must be a datetime with a time zone, not {given!r}.")
+    return given
+
+
 def utc_time(at: datetime) -> str:
     """A time to the second, in UTC."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -7,7 +7,8 @@ A verb is a plan, or a coroutine function, with its types and docstring. From it
     the recorded call of a node  the effect `perdure.pause`, if the verb changes something
     the HTTP route               `POST /perdure/runs/{run_id}/pause`, where `server.own_api` adds it
 
-The first parameter of a plan is the connection to the journal. Other plans use `verb.plan`.
+The first parameter of a plan is the connection to the journal. Other plans use `verb.plan`. Checks
+of arguments that many verbs share are here too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from contextvars import ContextVar
+from datetime import timedelta
+from enum import StrEnum
 from functools import cached_property, update_wrapper
 from typing import (
     Any,
@@ -31,14 +34,52 @@ from typing import (
 )
 
 from perdure.commands.connection import Connection
+from perdure.errors import BadArgument
 from perdure.journal import Journal, Plan
+from perdure.journal.names import check_text as check_text
+from perdure.journal.names import new_id as new_id
 
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=Connection)
+E = TypeVar("E", bound=StrEnum)
 
 VERBS: dict[str, Verb[..., Any]] = {}
 """Every verb by its name."""
+
+
+GRACE = timedelta(seconds=10)
+"""How long a step of a run that is stopped may go on, if the caller does not say."""
+
+PAGE = 100
+"""Length of a list, if the caller does not say."""
+
+
+def check_member(kind: type[E], what: str, given: str) -> E:
+    """A member of an enum, from itself or its value."""
+    try:
+        return kind(given)
+    except ValueError:
+        raise BadArgument(f"{given!r} is not {what}; use one of {', '.join(kind)}.") from None
+
+
+def check_name(name: str, given: str) -> str:
+    """A name: a text that is not empty."""
+    if not given:
+        raise BadArgument(f"{name} must not be empty.")
+    return check_text(name, given)
+
+
+def check_limit(limit: int) -> int:
+    if limit < 1:
+        raise BadArgument(f"limit={limit} must be at least 1.")
+    return limit
+
+
+def check_dict(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise BadArgument(f"{name} must be a dict, not {given!r}.")
+    return dict(given or {})
 
 
 class NodeCall(Protocol):

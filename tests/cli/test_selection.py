@@ -13,8 +13,7 @@ import perdure
 from perdure.blocking import blocking_method
 from perdure.cli import main
 from perdure.client import Client
-from perdure.commands.run_payload import load_setup
-from perdure.commands.runs import find
+from perdure.commands.runs import find, load_setup
 from perdure.types import Run, State
 from tests.support.agents import chain
 from tests.support.cli_process import CliProcess

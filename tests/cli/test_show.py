@@ -377,14 +377,14 @@ def test_it_shows_the_parent_and_the_tree_of_children_of_a_run(
     ] == [(asks.id, True, False, []), (quick.id, False, True, [])]
     narrow = in_terminal("show", parent.id, "--at", url, columns=70, NO_COLOR="1").out
     assert max(map(len, narrow.partition("\nChildren\n")[2].splitlines()[:3])) <= 70
-    monkeypatch.setattr("perdure.commands.run_report.MOST_CHILDREN", 1)
+    monkeypatch.setattr("perdure.commands.run_reads.MOST_CHILDREN", 1)
     short = command("show", parent.id).done.out
     assert quick.id not in short
     assert f"{' ' * 16}└─ … 1 more: perdure runs --children-of {child.id}\n" in short
     [told] = command("show", parent.id, "--json").done.json
     assert told["children"][0]["more_children"] == 1
-    monkeypatch.setattr("perdure.commands.run_report.MOST_BELOW", 1)
-    monkeypatch.setattr("perdure.commands.run_report.MOST_BELOW", 1)
+    monkeypatch.setattr("perdure.commands.run_reads.MOST_BELOW", 1)
+    monkeypatch.setattr("perdure.commands.run_reads.MOST_BELOW", 1)
     cut = command("show", parent.id).done.out
     assert asks.id not in cut
     assert "  Cut at 1 run or 50 levels: perdure show RUN shows what is below one of them\n" in cut

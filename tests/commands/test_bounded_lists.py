@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.commands import counts, messages, runs, schedules
-from perdure.commands.counts import GraphDue
+from perdure.commands import health, messages, runs, schedules
+from perdure.commands.health import GraphDue
 from perdure.commands.messages import NEVER
 from perdure.execution.schedules import fire_now
 from perdure.times import milliseconds
@@ -55,7 +55,7 @@ async def test_signs_count_what_is_late_unknown_and_given_up(url: str) -> None:
         [one, _] = await rt.messages()
         execute(url, f"UPDATE perdure_outbox SET due_at = {NEVER} WHERE id = '{one.id}'")
         now = milliseconds(NOON + timedelta(minutes=1))
-        signs = await rt.journal.ado(counts.first_signs(now))
+        signs = await rt.journal.ado(health.first_signs(now))
         assert signs.due == [GraphDue("tell", 1, 60_000)]
         assert (signs.unknown, signs.unknown_age_ms) == (1, 60_000)
         assert (signs.messages, signs.message_late_ms, signs.given_up) == (1, 60_000, 1)

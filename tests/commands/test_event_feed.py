@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.commands import event_feed
-from perdure.commands.event_feed import EventFeed
+from perdure.commands import streams
+from perdure.commands.streams import EventFeed
 from perdure.testing import TemporaryRuntime
 from tests.support.agents import chain, opened
 from tests.support.controls import approve, echo, said
@@ -41,7 +41,7 @@ async def test_each_event_is_delivered_once(url: str) -> None:
 async def test_a_run_that_rested_behind_newer_ones_is_not_repeated(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "NEWEST", 2)
+    monkeypatch.setattr(streams, "NEWEST", 2)
     async with opened(sqlite_url) as rt:
         rt.register(chain(approve), name="g")
         rt.register(chain(echo), name="echo")
@@ -57,6 +57,6 @@ async def test_a_run_that_rested_behind_newer_ones_is_not_repeated(
         [wait] = await rt.waits(run_id=run.id)
         await rt.answer(wait.id, "yes")
         assert await look(rt, feed) == []
-        monkeypatch.setattr(event_feed, "NEWEST", 100)
+        monkeypatch.setattr(streams, "NEWEST", 100)
         assert ("old", "started") in first
         assert [one for one in await look(rt, feed) if one[0] == "old"] == [("old", "answer")]

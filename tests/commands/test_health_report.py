@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.commands.counts import GraphDue, Signs
+from perdure.commands.health import GraphDue, Signs
 from perdure.types import Retention, State
 from perdure.views.health_report import HealthFacts, Sign, WorkerCount, health_report
 

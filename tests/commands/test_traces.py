@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.commands import traces
+from perdure.commands import events
 from tests.support.agents import Log, chain, driven, opened
 
 
@@ -29,18 +29,18 @@ async def test_a_segment_that_ends_just_when_the_reservation_does_is_still_to_be
         serializer, now = rt.engine.serializer, rt.clock.now()
         until = now + 60_000
 
-        def take() -> list[traces.Trace]:
-            return rt.journal.do(traces.take(serializer, "stub", rt.clock.now(), until, 10))
+        def take() -> list[events.Trace]:
+            return rt.journal.do(events.take_traces(serializer, "stub", rt.clock.now(), until, 10))
 
         [taken] = take()
         rt.clock.advance(timedelta(minutes=1))
         [wait] = await rt.waits()
         await rt.answer(wait.id, "yes")
         await rt.tick()
-        rt.journal.do(traces.note(serializer, taken, 3, {}, rt.clock.now(), more=False))
+        rt.journal.do(events.note_trace(serializer, taken, 3, {}, rt.clock.now(), more=False))
         [again] = take()
         assert again.n == 3
-        rt.journal.do(traces.note(serializer, again, 9, {}, rt.clock.now(), more=False))
+        rt.journal.do(events.note_trace(serializer, again, 9, {}, rt.clock.now(), more=False))
         assert take() == []
 
 
@@ -51,13 +51,13 @@ async def test_a_trace_that_is_marked_while_it_is_exported_is_not_given_to_a_sec
         run = await driven(rt, chain(ask), {"log": []})
         serializer, now = rt.engine.serializer, rt.clock.now()
 
-        def take() -> list[traces.Trace]:
-            return rt.journal.do(traces.take(serializer, "stub", now, now + 60_000, 10))
+        def take() -> list[events.Trace]:
+            return rt.journal.do(events.take_traces(serializer, "stub", now, now + 60_000, 10))
 
         [taken] = take()
         for value in (1, 2):
             await rt.score(run.id, "good", value)
             assert take() == []
-        rt.journal.do(traces.note(serializer, taken, 3, {}, now, more=False))
+        rt.journal.do(events.note_trace(serializer, taken, 3, {}, now, more=False))
         [again] = take()
         assert again.n == 3

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.commands.run_reads import Descendant
-from perdure.commands.run_report import Children, run_tree, tree_lines
+from perdure.commands.run_reads import Children, Descendant, run_tree, tree_lines
 from perdure.commands.workers import UnknownGraphName
 from perdure.text import describe_error
 from perdure.types import (

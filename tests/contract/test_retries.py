@@ -157,7 +157,7 @@ async def test_a_step_that_was_made_but_not_stored_counts_as_an_attempt(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The door refuses this command. A journal of an earlier version may have it."""
-    monkeypatch.setattr("perdure.commands.accepting.check_command", lambda input: None)
+    monkeypatch.setattr("perdure.commands.starting.check_command", lambda input: None)
     clock = Clock()
     async with Runtime(sqlite_url, clock=clock) as rt:
         rt.register(chain(echo), name="odd", retry=AT_ONCE)

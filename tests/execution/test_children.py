@@ -293,7 +293,7 @@ async def test_children_go_on_when_their_parent_fails(url: str) -> None:
 async def test_a_tree_that_grows_without_end_is_stopped(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.commands.accepting.DEEPEST", 3)
+    monkeypatch.setattr("perdure.commands.starting.DEEPEST", 3)
 
     async def again(state: Log) -> Log:
         await rt.start("again", {})

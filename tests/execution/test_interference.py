@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.commands import accepting, claims
+from perdure.commands import claims, starting
 from perdure.commands.claims import LeaseTimes, SegmentEnd
 from perdure.errors import LeaseLost, ThreadBusy
 from perdure.execution.finish import end_segment
@@ -190,7 +190,7 @@ async def test_a_call_whose_process_died_does_not_block_the_next_one(sqlite_url:
     async with opened(sqlite_url) as rt:
         graph = rt.register(chain(("echo", echo)), name="g")
         setup = {"input": said("a"), "inline": True}
-        accepted = rt.journal.run(accepting.accept(rt.engine, ("g", ""), "t", setup, "interrupt"))
+        accepted = rt.journal.run(starting.accept(rt.engine, ("g", ""), "t", setup, "interrupt"))
         now, serializer = rt.clock.now(), rt.saver.serializer
         rt.journal.do(
             claims.claim_run(serializer, "gone:1:ab", LeaseTimes(now, now), "t", accepted.id)

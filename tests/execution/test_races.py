@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import perdure
-from perdure.commands import accepting, claims, health
+from perdure.commands import claims, health, starting
 from perdure.commands.claims import LeaseTimes
 from perdure.commands.runs import RunRow
 from perdure.types import Run
@@ -89,7 +89,7 @@ def test_a_run_behind_one_that_was_superseded_while_it_waited_is_next(side: Side
     rt.tick()
     second = rt.start("script", script(), thread_id="t")
     setup = {"input": script()}
-    plan = accepting.accept(side.rt.engine, ("script", ""), "t", setup, "interrupt", only="waiting")
+    plan = starting.accept(side.rt.engine, ("script", ""), "t", setup, "interrupt", only="waiting")
     third = side.journal.run(plan)
     assert side.journal.do(health.examine()) == []
     rt.tick()

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from perdure.client import Client
-from perdure.commands.traces import Unexported
+from perdure.commands.events import Unexported
 from perdure.errors import BadArgument
 from perdure.observe import Metrics, OpenTelemetry, trace_exporter
 from perdure.observe.trace_exporter import TraceSink

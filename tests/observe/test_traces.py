@@ -1,6 +1,6 @@
 """One trace per run, across processes, kills and a collector that is down.
 
-What each crash leaves behind is in `perdure/commands/traces.py`.
+What each crash leaves behind is in `perdure/commands/events.py`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from perdure.checkpoint.operations import CheckpointRow, WritesRow
 from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.values import ValueRef
-from perdure.commands import run_payload, waits
+from perdure.commands import runs, waits
 from perdure.commands.effects import EffectRow
 from perdure.commands.events import EventRow, load_event
 from perdure.commands.messages import MessageRow, to_message
@@ -47,10 +47,10 @@ class Reader:
         self.serializer = Serializer(Codec(), envelope)
         self.format = RowFormat(self.serializer)
         self.columns: dict[tuple[str, str], Callable[[Stored], Any]] = {
-            ("perdure_runs", "setup"): self._run(run_payload.load_setup),
-            ("perdure_runs", "labels"): self._run(run_payload.load_labels),
-            ("perdure_runs", "error"): self._run(run_payload.load_error),
-            ("perdure_runs", "output"): self._run(run_payload.stored_output),
+            ("perdure_runs", "setup"): self._run(runs.load_setup),
+            ("perdure_runs", "labels"): self._run(runs.load_labels),
+            ("perdure_runs", "error"): self._run(runs.load_error),
+            ("perdure_runs", "output"): self._run(runs.stored_output),
             ("perdure_waits", "body"): self._wait(waits.load_body),
             ("perdure_waits", "seal"): self._wait(waits.load_body),
             ("perdure_waits", "answer"): self._wait(waits.load_answer),

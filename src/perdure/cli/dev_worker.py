@@ -32,7 +32,7 @@ from perdure.cli.project import Project, find_project
 from perdure.cli.serving import DevOptions, check_exposure, import_server, make_app
 from perdure.cli.target import measured, observed
 from perdure.client import Client
-from perdure.commands import event_feed, run_reads
+from perdure.commands import run_reads, streams
 from perdure.errors import BadArgument, Error
 from perdure.runtime import Runtime
 from perdure.text import printable
@@ -207,7 +207,7 @@ class EventFeed:
 
     def __init__(self, client: Client, since: datetime, at: str | None = None) -> None:
         self._client, self._at = client, at
-        self._feed = event_feed.EventFeed(client.engine.serializer, since)
+        self._feed = streams.EventFeed(client.engine.serializer, since)
         self._named: set[str] = set()
         self._columns = 0
 

@@ -220,7 +220,7 @@ def selected(client: Client, filters: dict[str, Any], page: int = PAGE) -> Itera
 
 def _lines(client: Client, what: str | None, ids: Iterable[str]) -> Iterator[dict[str, Any]]:
     """One object per line; one run at a time is in memory."""
-    from perdure.commands.run_report import RunReporter
+    from perdure.commands.run_reads import RunReporter
 
     reporter = RunReporter(client.engine)
     for one in map(client.blocking.get, ids):

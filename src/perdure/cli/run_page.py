@@ -28,7 +28,7 @@ from perdure.views.timeline import Period, PeriodKind
 from perdure.views.waiting_for import Blocker, blockers, line_note
 
 if TYPE_CHECKING:
-    from perdure.commands.run_report import RunReport
+    from perdure.commands.run_reads import RunReport
 
 LONGEST_BAR = 40
 ENDS = (800, 1200)
@@ -161,7 +161,7 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
 
 def _print_children(report: RunReport, now: datetime) -> None:
     """The tree of its children. The state stands before the branches, so that it is in a column."""
-    from perdure.commands.run_report import MOST_BELOW, MOST_LEVELS, tree_lines
+    from perdure.commands.run_reads import MOST_BELOW, MOST_LEVELS, tree_lines
     from perdure.commands.run_search import RunLine
 
     if report.children.listed:

@@ -52,7 +52,7 @@ from perdure.views.waiting_for import LATE, blockers, line_note, no_worker
 
 if TYPE_CHECKING:
     from perdure.client import Client
-    from perdure.commands.run_report import RunReporter
+    from perdure.commands.run_reads import RunReporter
 
 HEADERS = ("RUN", "STATE", "GRAPH", "THREAD", "AGE", "NOTE")
 NARROW = 110
@@ -179,7 +179,7 @@ def _why_late(client: Client, run: Run) -> str:
 
 
 def _reporter(client: Client) -> RunReporter:
-    from perdure.commands.run_report import RunReporter
+    from perdure.commands.run_reads import RunReporter
 
     return RunReporter(client.engine)
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from perdure.commands import runs, waits
 from perdure.commands.answer_dialects import check_fits
 from perdure.commands.connection import Connection
-from perdure.commands.events import actor_data, actor_name, change, was_made
-from perdure.commands.run_changes import release
+from perdure.commands.events import actor_data, actor_name, change, release, was_made
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import COUNTED, WAKES, Answer, WaitRow, answer_place
 from perdure.errors import (

@@ -10,6 +10,9 @@ by the statement named here:
     a driver and its successor   progress, fence, end_segment: they carry the token
     a driver and a stop request  end_segment: it reads `control` in the row
     a driver and a decision      end_segment: it looks whether effects are still unknown
+
+Before it claims, a worker looks in one read for what is due, what will be soon, and who drives. It
+reads only what is due and what is driven, however many runs sleep.
 """
 
 from __future__ import annotations
@@ -18,13 +21,21 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from perdure.commands import messages, traces
+from perdure.commands import events, messages, schedules
 from perdure.commands.connection import Connection
 from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
-from perdure.commands.events import Change, change, dump_event, redacted_data
+from perdure.commands.events import (
+    Change,
+    change,
+    dump_event,
+    redacted_data,
+    stop_children,
+    wake_joiners,
+)
 from perdure.commands.messages import Endpoint
-from perdure.commands.run_changes import stop_children, wake_joiners
 from perdure.commands.runs import RunRow, names_in_pieces
+from perdure.commands.schedules import ScheduleRow
+from perdure.commands.workers import DrainRequest, drain_request
 from perdure.journal import (
     EventStatement,
     Op,
@@ -218,7 +229,7 @@ def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[list[Lea
     )
 
 
-def workers() -> Op[list[WorkerLeases]]:
+def leased_workers() -> Op[list[WorkerLeases]]:
     """Every worker that has a lease."""
     return read_op(
         "leased_workers",
@@ -290,7 +301,7 @@ def end_segment(
     statements += [
         Statement("end_segment", params),
         EventStatement("insert_event", params, data),
-        *traces.mark(made, sinks),
+        *events.mark_traces(made, sinks),
         *with_params(params, "close_waits", "make_next_due"),
         *wake_joiners(params),
         *([messages.announce_ends(made)] if has_webhook else []),
@@ -315,3 +326,118 @@ def ping(on: Connection) -> Plan[None]:
         Unavailable: The journal does not answer.
     """
     yield next_due()
+
+
+GAVE_UP = "its caller went away"
+"""The reason of a run that only its caller would have driven."""
+
+
+def reserve(row: RunRow, until: int) -> Op[None]:
+    """Reserve a run for the caller that waits to drive it."""
+    params = {"thread_id": row.thread_id, "id": row.id, "until": until}
+    return Op("reserve", [Statement("reserve_run", params)], lambda rows: None, write=True)
+
+
+def withdraw(serializer: Serializer, made: Change, worker: str | None = None) -> Op[bool]:
+    """Cancel a run that only its call would drive, and has not begun: with the call, which was made
+    by this worker; or once it is reserved no longer. False: it was begun, or has ended."""
+    reason = serializer.redacted_text(GAVE_UP)
+    params = {**made.params, "worker": worker, "reason": reason}
+    return Op(
+        "withdraw",
+        [
+            *with_params(params, "lock_thread", "withdraw_run"),
+            made.event(serializer, EventKind.CANCELLED, {"reason": reason}),
+            *with_params(params, "trace_changed", "make_next_due"),
+            *wake_joiners(params),
+            messages.announce_ends(made),
+        ],
+        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+BEGINNING = -1
+"""Before every time."""
+
+
+class Oldest(NamedTuple):
+    """What may be kept no longer."""
+
+    expires_at: int | None
+    """When the first thread is to be erased."""
+    streamed_at: int | None
+    """When the first run was accepted whose chunks are kept."""
+
+
+class WorkFound(NamedTuple):
+    """What a worker found. Times are milliseconds, None if there is nothing."""
+
+    workers: list[WorkerLeases]
+    """Every worker that has a lease."""
+    first_at: int | None
+    """When the first run is due, of any graph."""
+    due_at: int | None
+    """Since when a run has been due that the worker can claim."""
+    soon_at: int | None
+    """When the next one is, if that is before the worker looks again."""
+    suspect_at: int | None = None
+    """Since when a suspect has been due."""
+    schedules: Sequence[ScheduleRow] | None = None
+    """Schedules with a slot to start, if they were asked for."""
+    message_at: int | None = None
+    """When the first message is due that the worker can deliver."""
+    oldest: Oldest = Oldest(None, None)
+    drain: DrainRequest | None = None
+    """The request to drain this worker, if there is one."""
+
+
+def look(
+    times: LeaseTimes,
+    graphs: Iterable[str],
+    *,
+    until: int,
+    suspects: bool,
+    slots: bool,
+    topics: Iterable[str],
+    oldest: bool = False,
+    worker: str | None = None,
+) -> Op[WorkFound]:
+    """Look for runs of these graphs that are due, or will be by `until`; for suspects, slots of
+    schedules, the oldest of what is to be deleted, and whether this worker is to drain, if asked
+    to; and for messages of these topics."""
+    names, now = json.dumps(sorted(graphs)), times.now
+
+    def claimable(after: int, before: int, suspect: int) -> Statement:
+        params = {**times.params, "names": names, "suspect": suspect}
+        return Statement("claimable", params | {"after": after, "before": before, "count": 1})
+
+    asked: dict[str, Op[Any]] = {
+        "workers": leased_workers(),
+        "first_at": next_due(),
+        "due_at": _time(claimable(BEGINNING, now, 0)),
+        "soon_at": _time(claimable(now, until, 0)),
+    }
+    if suspects:
+        asked["suspect_at"] = _time(claimable(BEGINNING, now, 1))
+    if slots:
+        asked["schedules"] = schedules.due(now)
+    if topics:
+        asked["message_at"] = messages.next_due(topics)
+    if oldest:
+        asked["oldest"] = read_op(
+            "oldest_kept", {}, lambda rows: Oldest(*(as_time([[(at,)]]) for at in rows[0][0]))
+        )
+    if worker is not None:
+        asked["drain"] = drain_request(worker)
+
+    def found(rows: Rows) -> WorkFound:
+        each = zip(asked.items(), rows, strict=True)
+        return WorkFound(**{name: op.result([own]) for (name, op), own in each})
+
+    return Op("look", [statement for op in asked.values() for statement in op.render()], found)
+
+
+def _time(statement: Statement) -> Op[int | None]:
+    return Op(statement.name, [statement], as_time)

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 from perdure.commands.connection import Connection
 from perdure.commands.run_reads import _last_to_end, find_row
-from perdure.commands.validation import PAGE, check_duration, check_member
 from perdure.errors import BadArgument, WrongState
 from perdure.journal import Op, Plan, Statement, in_pieces, is_left, read_op, with_params, write_op
 from perdure.journal.names import check_text
-from perdure.times import FIRST_MS
+from perdure.times import FIRST_MS, check_duration
 from perdure.types import ENDED, State
-from perdure.verbs import recorded, verb
+from perdure.verbs import PAGE, check_member, recorded, verb
 
 TABLES = (
     *("runs", "checkpoints", "values", "writes", "events", "effects", "waits", "joins", "signals"),

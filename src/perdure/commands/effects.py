@@ -18,8 +18,7 @@ from dataclasses import replace
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from perdure.commands.events import change
-from perdure.commands.run_changes import release
+from perdure.commands.events import change, release
 from perdure.commands.runs import names_in_pieces
 from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import (

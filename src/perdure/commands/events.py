@@ -2,10 +2,20 @@
 
 Every change of a run draws a number, stores it in the row, and adds an event that carries it. The
 event exists if and only if the change was made, which also settles a lost reply.
+
+A sink is a receiver of traces, such as an OpenTelemetry collector: a trace is how much of a run's
+history it was given. What each crash leaves behind:
+
+    events, segment not ended   the next segment's end marks the trace due; it has all since `n`
+    marked, not taken           due: any process with this sink takes it
+    taken, not given            due again when the reservation is over
+    given, not noted            given again: the same spans with the same ids
+    noted                       done; if it was marked meanwhile (a negative `change`), due again
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +33,14 @@ from perdure.journal import (
     first_as,
     read_op,
     row_as,
+    with_params,
+    write_op,
 )
 from perdure.journal.names import random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
-from perdure.types import Actor, Event, EventKind
+from perdure.types import Actor, Event, EventKind, State
 
 IDENTITY = frozenset(
     {"wait", "kind", "name", "runs", "step", "source", "checkpoint", "nodes", "ns", "by", "effects"}
@@ -137,7 +149,7 @@ def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
     return found
 
 
-def events(
+def events_of(
     serializer: Serializer,
     thread_id: str,
     run_id: str,
@@ -270,3 +282,168 @@ def _losses(rows: Iterable[Row]) -> list[Loss]:
         Loss(str(thread_id), str(run_id) or None, str(what), moment(at), moment(noticed_at))
         for thread_id, run_id, what, at, noticed_at in rows
     ]
+
+
+# -- what a change of a run means to others
+
+
+def parent_cancelled(run_id: str) -> str:
+    """Why a child is cancelled."""
+    return f"its parent, run {run_id}, was cancelled"
+
+
+def wake_joiners(params: Mapping[str, Any]) -> list[Statement]:
+    """Wake the runs that wait for one of a thread, for a batch that ends some of them."""
+    return with_params(params, "lock_joiners", "wake_joiners")
+
+
+def stop_children(serializer: Serializer, by: Change, grace: int) -> list[Statement]:
+    """Cancel the children of the run, or runs, that a change cancels, for its batch."""
+    number = random_number()
+    reason = parent_cancelled(by.run_id) if by.run_id else "its parent run was cancelled"
+    data = {"reason": reason}
+    params = {
+        **by.params,
+        "by": by.number,
+        "change": number,
+        "control_at": by.now + grace,
+        "reason": reason,
+        "kind": EventKind.CANCELLING.value,
+        "body": dump_event(serializer, number, by.now, [EventKind.CANCELLING], data),
+    }
+    return [
+        Statement("stop_descendants", params),
+        EventStatement("insert_descendant_events", params, data),
+    ]
+
+
+def release(
+    serializer: Serializer, decided: Change, states: Sequence[State], kind: EventKind
+) -> list[Statement]:
+    """The statements that make a run due that is in one of these states, once a person's decision
+    was made and none of its effects is unknown, for the batch of that decision."""
+    made = change(decided.thread_id, decided.run_id, decided.now)
+    params = {**made.params, "names": json.dumps([*states]), "decision": decided.number}
+    return [
+        Statement("continue_run", params),
+        *(
+            with_params(params, "retry_effects", "reopen_joins")
+            if kind is EventKind.RETRIED
+            else []
+        ),
+        made.event(serializer, kind),
+        *([Statement("requeue_later", params)] if State.FAILED in states else []),
+    ]
+
+
+# -- traces
+
+
+class TraceRow(NamedTuple):
+    """A trace as it is stored."""
+
+    thread_id: str
+    run_id: str
+    n: int
+    body: bytes
+
+
+class Trace(NamedTuple):
+    """A trace that was taken for a sink."""
+
+    thread_id: str
+    run_id: str
+    sink: str
+    n: int
+    """The number of the last event that the sink was given."""
+    open: dict[str, Any] | None
+    """What is open at the sink. None: the sink is given the trace from its beginning."""
+    change: int
+    """The number its row has until the trace is marked due, or taken, again."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        own = {"thread_id": self.thread_id, "run_id": self.run_id, "sink": self.sink}
+        return own | {"change": self.change}
+
+
+class Unexported(NamedTuple):
+    """The events of a run that a sink has not been given yet."""
+
+    trace: Trace
+    events: list[Event]
+
+
+def mark_traces(made: Change, sinks: Iterable[str]) -> list[Statement]:
+    """Statements for the batch that ends a segment: its trace is due at each of these sinks."""
+    return [
+        Statement("trace_segment", {**made.params, "sink": sink, "empty": b""}) for sink in sinks
+    ]
+
+
+def take_traces(
+    serializer: Serializer, sink: str, now: int, until: int, count: int
+) -> Op[list[Trace]]:
+    """Take traces that are due. Unless they are noted or delayed, they are due again at `until`."""
+    params = {"sink": sink, "now": now, "until": until, "count": count}
+    params["change"] = change = random_number()
+
+    def result(rows: Rows) -> list[Trace]:
+        return [_taken(serializer, sink, change, row_as(TraceRow, row)) for row in rows[0]]
+
+    key = Statement("taken_traces", params)
+    return Op("take_traces", [Statement("take_traces", params)], result, write=True, key=key)
+
+
+def _taken(serializer: Serializer, sink: str, change: int, row: TraceRow) -> Trace:
+    opened = None
+    if row.n:
+        place = places.of_trace(row.thread_id, row.run_id, sink, row.n)
+        with contextlib.suppress(*UNREADABLE):  # then it is given from its beginning again
+            opened = serializer.loads(row.body, place, dict)
+    return Trace(row.thread_id, row.run_id, sink, row.n, opened, change)
+
+
+def unexported(serializer: Serializer, traces: Sequence[Trace], count: int) -> Op[list[Unexported]]:
+    """The next `count` events of each of these runs that its sink was not given."""
+    statements = []
+    for one in traces:
+        place = {"thread_id": one.thread_id, "id": one.run_id, "count": count, "names": None}
+        after = 0 if one.open is None else one.n
+        statements.append(Statement("events_after", {**place, "after": after}))
+
+    def result(rows: Rows) -> list[Unexported]:
+        return [
+            Unexported(trace, [to_event(serializer, row_as(EventRow, row)) for row in events])
+            for trace, events in zip(traces, rows, strict=True)
+        ]
+
+    return Op("unexported", statements, result)
+
+
+def note_trace(
+    serializer: Serializer,
+    trace: Trace,
+    n: int,
+    opened: dict[str, Any],
+    now: int,
+    *,
+    more: bool,
+) -> Op[None]:
+    """Note that a sink has the events up to `n`. With `more` it is due again at once."""
+    place = places.of_trace(trace.thread_id, trace.run_id, trace.sink, n)
+    params = {
+        **trace.params,
+        "was": trace.n,
+        "n": n,
+        "body": serializer.dumps(opened, place, "the trace", own=True),
+        "now": now,
+        "more": int(more),
+    }
+    return write_op(params, "note_trace")
+
+
+def delay_trace(trace: Trace, due_at: int) -> Op[None]:
+    """Try again at `due_at` what could not be given."""
+    params = {**trace.params, "due_at": due_at}
+    return write_op(params, "delay_trace")

@@ -1,19 +1,28 @@
-"""The health of a journal: its invariants; and its URL as strangers may see it."""
+"""The health of a journal: its invariants, and counts of what is in it.
+
+`count_due` reads what is due, `count_rest` every unfinished run and every open wait. Ended runs are
+never counted: there may be millions. `first_signs` is for people who look: it counts up to `MOST`
+of each, so it takes as long on a large journal as on a small one. So do `runs_by_state` and
+`open_waits`.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from perdure.commands import events, schedules
+from perdure.commands import events, messages, schedules
 from perdure.commands.connection import Connection
 from perdure.errors import Loss
-from perdure.journal import Op, Plan, Statement, acknowledged, read_op
+from perdure.journal import Op, Plan, Rows, Statement, acknowledged, read_op, with_params
+from perdure.journal.clock import UNLIMITED
 from perdure.journal.sqlite_file import loses_commits
 from perdure.serde import redaction
 from perdure.serde.redaction import secrets_in
-from perdure.verbs import verb
+from perdure.types import Kind, State
+from perdure.verbs import check_limit, verb
 
 INVARIANTS = {
     "doctor_two_running": "two runs of one thread are driven at once",
@@ -121,3 +130,196 @@ def doctor(on: Connection) -> Plan[Diagnosis]:
     `perdure doctor` prints the same.
     """
     return (yield from diagnose(on.shown_url, on.clock.now()))
+
+
+MOST = 1000
+"""Where `first_signs` stops counting."""
+
+NEWEST = 10
+"""Done runs are counted among this many times as many of the newest runs."""
+
+
+class GraphDue(NamedTuple):
+    """The runs of a graph that are due."""
+
+    graph: str
+    runs: int
+    late_ms: int
+    """Lateness of the first of them."""
+
+
+class OpenWaits(NamedTuple):
+    """The open waits of a kind."""
+
+    kind: str
+    waits: int
+    age_ms: int
+    """Age of the oldest."""
+
+
+class Rest(NamedTuple):
+    """What is unfinished, open or not delivered."""
+
+    runs: dict[tuple[str, str], int]
+    """By graph and state."""
+    waits: list[OpenWaits]
+    unknown: dict[str, int]
+    """Effects with an unknown outcome, by name."""
+    messages: int
+    message_age_ms: int
+    database_bytes: int | None
+    """None if the database does not report it."""
+    missed: dict[str, int]
+    """Slots of schedules that started no run, by graph."""
+    failing: dict[str, int]
+    """Schedules that start no runs although they should, by graph."""
+    losses: int
+    """Acknowledged changes that the database lost."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that were read to count them."""
+        return sum(self.runs.values()) + sum(one.waits for one in self.waits) + self.messages
+
+
+def count_due(now: int) -> Op[list[GraphDue]]:
+    """The graphs that have due runs."""
+    return Op(
+        "count_due",
+        [Statement("count_due", {"now": now, "count": UNLIMITED})],
+        lambda rows: [
+            GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in rows[0]
+        ],
+    )
+
+
+def count_rest(now: int) -> Op[Rest]:
+    """Unfinished runs, open waits, unknown effects, messages, and the size of the database."""
+    params = {"count": UNLIMITED, "late": now - schedules.LATE}
+    names = ("count_runs", "count_unknown", "count_messages", "schedule_health")
+
+    def result(rows: Rows) -> Rest:
+        runs, unknown, [(messages, oldest, losses, size)], found, *waits = rows
+        return Rest(
+            {(str(graph), str(state)): count for graph, state, count in runs},
+            [
+                OpenWaits(kind, count, _since(first, now))
+                for [(kind, count, first)] in waits
+                if count
+            ],
+            {str(name): count for name, count, _ in unknown},
+            messages,
+            _since(oldest, now),
+            None if size is None else int(size),
+            _by_graph((graph, missed) for _, graph, missed, _ in found),
+            _by_graph((graph, fails) for _, graph, _, fails in found),
+            losses,
+        )
+
+    return Op("count_rest", [*with_params(params, *names), *_count_waits(UNLIMITED)], result)
+
+
+def runs_by_state(most: int) -> Op[dict[State, int]]:
+    """Runs in each state, counted up to `most`; those that are done among the newest `NEWEST` times
+    as many."""
+    params = {"most": most, "looked": most * NEWEST}
+    names = {State.RUNNING: "count_running", State.PENDING: "count_pending"}
+    names[State.DONE] = "count_done"
+    statements = [
+        Statement(names.get(state, "count_in_state"), {**params, "state": state.value})
+        for state in State
+    ]
+    return Op("count_states", statements, lambda rows: {State(one): n for [[one, n]] in rows})
+
+
+def open_waits(most: int) -> Op[dict[Kind, int]]:
+    """Open waits of each kind, counted up to `most`."""
+    return Op(
+        "count_open_waits",
+        _count_waits(most),
+        lambda rows: {Kind(kind): count for [(kind, count, _)] in rows},
+    )
+
+
+def _count_waits(most: int) -> list[Statement]:
+    return [Statement("count_open_waits", {"kind": kind.value, "most": most}) for kind in Kind]
+
+
+class Signs(NamedTuple):
+    """What needs attention in a journal. Counts stop at `MOST`."""
+
+    due: list[GraphDue]
+    """Graphs with due runs, the one that has waited longest first."""
+    unknown: int
+    """Effects with an unknown outcome."""
+    unknown_age_ms: int
+    messages: int
+    """Messages that are not delivered, and will be tried again."""
+    message_late_ms: int
+    """Lateness of the first of them."""
+    given_up: int
+    """Messages that are not tried again."""
+    database_bytes: int | None
+    """None if the database does not report it."""
+    schedules: Sequence[str] = ()
+    """Schedules that start no runs although they should."""
+
+
+def first_signs(now: int) -> Op[Signs]:
+    """What needs attention, counted up to `MOST` of each."""
+    params = {"now": now, "never": messages.NEVER, "count": MOST, "late": now - schedules.LATE}
+    names = ("count_due", "count_unknown", "count_late_messages", "schedule_health")
+
+    def result(rows: Rows) -> Signs:
+        due, unknown, [(waiting, late, given_up, size)], failing = rows
+        return Signs(
+            [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in due],
+            sum(count for _, count, _ in unknown),
+            max((_since(first, now) for _, _, first in unknown), default=0),
+            waiting,
+            _since(late, now),
+            given_up,
+            None if size is None else int(size),
+            schedules.failing_of(failing)[:MOST],
+        )
+
+    return Op("first_signs", with_params(params, *names), result)
+
+
+def _by_graph(counts: Iterable[tuple[Any, Any]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for graph, count in counts:
+        sums[str(graph)] = sums.get(str(graph), 0) + int(count)
+    return sums
+
+
+def _since(at: object, now: int) -> int:
+    return max(0, now - at) if isinstance(at, int) else 0
+
+
+@verb()
+def run_counts(on: Connection, limit: int = 1000) -> Plan[dict[State, int]]:
+    """Count the runs in each state.
+
+        counts = await client.run_counts()
+        print("held:", counts[State.HELD])
+
+    Counting stops early, so that it is fast on a large journal.
+
+    Args:
+        limit: Count up to this number in each state. `done` runs are counted among the newest
+            10 × `limit` runs, so there may be more.
+    """
+    counts: dict[State, int] = yield runs_by_state(check_limit(limit))
+    return counts
+
+
+@verb()
+def wait_counts(on: Connection, limit: int = 1000) -> Plan[dict[Kind, int]]:
+    """Count the open waits of each kind.
+
+    Args:
+        limit: Count up to this number in each kind.
+    """
+    counts: dict[Kind, int] = yield open_waits(check_limit(limit))
+    return counts

@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 from perdure.commands.messages import Endpoint, topic_of_mail
 from perdure.commands.question_links import LASTS
-from perdure.commands.validation import check_duration
 from perdure.commands.webhooks import (
     QUESTION_WAITING,
     as_address,
@@ -25,6 +24,7 @@ from perdure.commands.webhooks import (
     states_of,
 )
 from perdure.errors import BadArgument
+from perdure.times import check_duration
 
 EXAMPLE = "smtp://user:password@mail.example.com:587?starttls"
 

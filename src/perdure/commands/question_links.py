@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from perdure.commands import answering, waits
 from perdure.commands.answering import expired_at
 from perdure.commands.connection import MISSING, Connection
-from perdure.commands.validation import check_duration, check_name
 from perdure.commands.waits import WaitRow
 from perdure.errors import (
     BadArgument,
@@ -29,9 +28,9 @@ from perdure.errors import (
 from perdure.journal import NO_PROOF, Op, Plan, Rows, Statement
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.times import LAST_MS, moment, utc_time
+from perdure.times import LAST_MS, check_duration, moment, utc_time
 from perdure.types import Actor, WaitRecord, WaitState
-from perdure.verbs import verb
+from perdure.verbs import check_name, verb
 
 BYTES = 32
 

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.commands import accepting, claims, run_changes, runs
-from perdure.commands.accepting import make_setup
+from perdure.commands import claims, run_control, runs, starting
 from perdure.commands.connection import Connection
 from perdure.commands.events import change, was_made
-from perdure.commands.run_payload import load_error, load_setup, state_of
-from perdure.commands.runs import RunRow, UnfinishedRun
-from perdure.commands.validation import GRACE
+from perdure.commands.runs import RunRow, UnfinishedRun, load_error, load_setup, state_of
+from perdure.commands.starting import make_setup
 from perdure.errors import UNREADABLE, NotFound, WrongState
 from perdure.journal import Op, Plan, Statement, read_op, write_op
 from perdure.journal import Poll as Poll
 from perdure.text import describe_error
 from perdure.times import FIRST_MS, maybe_moment, moment, position_after
 from perdure.types import Control, EventKind, RunError, State
+from perdure.verbs import GRACE
 
 
 def take_turn(scope: str, run_id: str) -> Plan[bool]:
@@ -98,7 +97,7 @@ def accept(
 ) -> Plan[str]:
     """Accept a reflection and return its id. The same `key` returns the one it made before."""
     setup = make_setup(input=input, metadata=metadata, tags=(), context=None, config=None)
-    row = yield from accepting.accept(
+    row = yield from starting.accept(
         on, (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
     )
     return row.id
@@ -153,7 +152,9 @@ def retry(
     if (yield from was_made(row.thread_id, id, number)):
         return
     made = change(row.thread_id, id, on.clock.now(), number)
-    if not (yield run_changes.make_due(on.serializer, made, (State.HELD,), EventKind.RETRIED, by)):
+    if not (
+        yield run_control.continue_run(on.serializer, made, (State.HELD,), EventKind.RETRIED, by)
+    ):
         raise WrongState(id, row.state, "be retried", "only a held reflection can.")
 
 
@@ -172,7 +173,7 @@ def cancel(
         return
     made = change(row.thread_id, id, on.clock.now(), number)
     grace = round(GRACE.total_seconds() * 1000)
-    if not (yield run_changes.request_stop(on.serializer, made, Control.CANCEL, grace, by=by)):
+    if not (yield run_control.request_stop(on.serializer, made, Control.CANCEL, grace, by=by)):
         raise WrongState(id, row.state, "be cancelled", "it has ended.")
 
 

@@ -2,27 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any, NamedTuple
 
-from perdure.commands import effects, events, run_changes, run_reads, runs, waits
+from perdure.commands import effects, events, messages, run_reads, runs, waits
 from perdure.commands.answering import end_sleeps
 from perdure.commands.connection import Connection
 from perdure.commands.effects import report
-from perdure.commands.events import change, was_made
-from perdure.commands.run_changes import AtStake, at_stake, stopped_state
-from perdure.commands.run_payload import maybe_control
+from perdure.commands.events import (
+    Change,
+    actor_data,
+    change,
+    stop_children,
+    wake_joiners,
+    was_made,
+)
 from perdure.commands.run_reads import find_row, get
-from perdure.commands.runs import RunRow
-from perdure.commands.validation import GRACE
+from perdure.commands.runs import RunRow, maybe_control, names_in_pieces
 from perdure.commands.waits import WaitRow
 from perdure.errors import BadArgument, NotFound, WrongState
-from perdure.journal import Plan
+from perdure.journal import EventStatement, Op, Plan, Rows, Statement, with_params
 from perdure.journal.names import check_id, check_text, maybe_id
+from perdure.serde.serializer import Serializer
 from perdure.types import ENDED, Control, EffectState, EventKind, Kind, Run, State, WaitState
-from perdure.verbs import Recorded, call_number, recorded, verb
+from perdure.verbs import GRACE, Recorded, call_number, recorded, verb
+
+
+class AtStake(NamedTuple):
+    """What cancelling or retrying a run affects besides it."""
+
+    control: str | None
+    is_passed: bool
+    """Whether a later run of its thread has begun."""
+    children: int
+    """Number of unfinished runs that are cancelled with it."""
+    effects: tuple[tuple[str, str], ...]
+    """State and name of its effects: done ones can be undone."""
+
+
+def at_stake(run_ids: Iterable[str]) -> Op[dict[str, AtStake]]:
+    """What cancelling or retrying each of these runs affects besides it, by run."""
+    names = ("runs_at_stake", "children_at_stake", "effects_at_stake")
+    pieces = names_in_pieces(run_ids)
+    statements = [Statement(name, piece) for name in names for piece in pieces]
+
+    def result(rows: Rows) -> dict[str, AtStake]:
+        size = len(pieces)
+        every, trees, effects = (
+            [row for some in rows[start : start + size] for row in some]
+            for start in range(0, len(statements), size)
+        )
+        children = {root: int(number) for root, number in trees}
+        touched: dict[str, list[tuple[str, str]]] = {}
+        for run_id, state, name in effects:
+            touched.setdefault(run_id, []).append((state, name))
+        return {
+            id: AtStake(control, bool(passed), children.get(id, 0), tuple(touched.get(id, ())))
+            for id, control, passed in every
+        }
+
+    return Op("at_stake", statements, result)
+
+
+def request_stop(
+    serializer: Serializer,
+    made: Change,
+    control: Control,
+    grace: int,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    effects: Mapping[str, Any] | None = None,
+    undo: bool = False,
+) -> Op[bool]:
+    """Cancel or pause a run. False if its state does not allow that. With `undo` its checkpoints
+    are to be deleted once it has ended."""
+    is_cancel = control is Control.CANCEL
+    reason = serializer.redacted_text(reason)
+    given = {"reason": reason, **actor_data(by), **(effects or {})}
+    data = {name: value for name, value in given.items() if value}
+    asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
+    kind = EventKind.CANCELLED if is_cancel else EventKind.PAUSED
+    params = {
+        **made.params,
+        "control": control.value,
+        "control_at": made.now + grace,
+        "state": stopped_state(control).value,
+        "undo": int(undo),
+        "reason": reason,
+        "asked": asked.value,
+        "kind": kind.value,
+        "body": made.body(serializer, (asked, kind), data),
+    }
+    return Op(
+        control.value,
+        [
+            *with_params(params, "lock_thread", "stop_run"),
+            EventStatement("insert_stop_events", params, data),
+            *with_params(params, "trace_changed", "close_waits", "make_next_due"),
+            *(_after_cancel(serializer, made, grace) if is_cancel else ()),
+        ],
+        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+def _after_cancel(serializer: Serializer, made: Change, grace: int) -> list[Statement]:
+    """Tell those that a cancelled run concerns, for its batch."""
+    told = [*wake_joiners(made.params), messages.announce_ends(made)]
+    return told + stop_children(serializer, made, grace)
+
+
+def stopped_state(control: Control) -> State:
+    """The state of a run once it has been cancelled or paused."""
+    return State.CANCELLED if control is Control.CANCEL else State.PAUSED
+
+
+def continue_run(
+    serializer: Serializer,
+    made: Change,
+    states: Sequence[State],
+    kind: EventKind,
+    by: str | None = None,
+) -> Op[bool]:
+    """Make a run due that is in one of these states. False if it is in another."""
+    params = {**made.params, "names": json.dumps([state.value for state in states])}
+    params["decision"] = None
+    is_retry = kind is EventKind.RETRIED
+    return Op(
+        kind.value,
+        [
+            *with_params(params, "lock_thread", "lock_runs", "continue_run"),
+            *([Statement("unpause", params)] if State.PAUSED in states else []),
+            *(with_params(params, "retry_effects", "reopen_joins") if is_retry else []),
+            made.event(serializer, kind, actor_data(by)),
+            Statement("requeue_later", params),
+        ],
+        lambda rows: any(rows[2:4] if len(rows) > 1 else rows),
+        write=True,
+        key=made.key,
+    )
+
+
+def store_comment(
+    serializer: Serializer, made: Change, text: str, wait_id: str | None, by: str | None
+) -> Op[bool]:
+    """Add a person's comment to the history of a run, optionally about one of its questions. False:
+    the run was deleted."""
+    data = {**({"wait": wait_id} if wait_id else {}), "text": text, **actor_data(by)}
+    return Op(
+        "comment",
+        [
+            Statement("count_note", {**made.params, "name": None, "about": None}),
+            made.event(serializer, EventKind.COMMENT, data),
+            made.key,
+        ],
+        lambda rows: bool(rows[-1]),
+        write=True,
+        key=made.key,
+    )
 
 
 @verb(effect=True)
@@ -80,7 +223,7 @@ def stop_run(
     if (yield from events.was_made(row.thread_id, row.id, number)):
         return
     found = (yield effects.of_run(row.id)) if control is Control.CANCEL else []
-    done = yield run_changes.request_stop(
+    done = yield request_stop(
         on.serializer,
         change(row.thread_id, row.id, on.clock.now(), number),
         control,
@@ -119,7 +262,7 @@ def make_due(
     if (yield from events.was_made(row.thread_id, row.id, number)):
         return
     made = change(row.thread_id, row.id, on.clock.now(), number)
-    if not (yield run_changes.make_due(on.serializer, made, states, kind, by)):
+    if not (yield continue_run(on.serializer, made, states, kind, by)):
         row = yield from find_row(on, run_id)
         raise WrongState(run_id, row.state, f"be {kind.value}", why)
 
@@ -159,7 +302,7 @@ def comment(
         if wait is None or wait.run_id != row.id:
             raise NotFound(f"wait of run {row.id}", wait_id)
     made = change(row.thread_id, row.id, on.clock.now(), number)
-    if not (yield run_changes.store_comment(on.serializer, made, text, wait_id, by)):
+    if not (yield store_comment(on.serializer, made, text, wait_id, by)):
         raise NotFound("run", run_id)
 
 

@@ -24,8 +24,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from perdure.commands import effects, runs, waits
-from perdure.commands.run_payload import load_error, load_labels, load_setup, maybe_control, tags_of
-from perdure.commands.runs import Ahead, RunRow
+from perdure.commands.runs import (
+    Ahead,
+    RunRow,
+    load_error,
+    load_labels,
+    load_setup,
+    maybe_control,
+    tags_of,
+)
 from perdure.commands.waits import WaitRow
 from perdure.errors import UNREADABLE
 from perdure.journal import Op, Plan

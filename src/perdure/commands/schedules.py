@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from perdure.commands.accepting import make_setup
 from perdure.commands.connection import Connection
-from perdure.commands.run_payload import redacted_setup
+from perdure.commands.runs import redacted_setup
+from perdure.commands.starting import make_setup
 from perdure.errors import UNREADABLE, BadArgument, NotFound
 from perdure.journal import Op, Plan, Row, Statement, first_as, read_op, rows_as, write_op
 from perdure.journal.names import check_text

@@ -10,7 +10,6 @@ from perdure.commands.connection import Connection
 from perdure.commands.effects import EffectRow
 from perdure.commands.events import Change, actor_data, actor_name, change
 from perdure.commands.runs import RunRow
-from perdure.commands.validation import check_name
 from perdure.errors import UNREADABLE, BadArgument, Damaged, NotFound
 from perdure.journal import (
     CONFIRM,
@@ -29,7 +28,7 @@ from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
 from perdure.types import Event, EventKind, PromptVersion, Score, ScoreKind
-from perdure.verbs import recorded, verb
+from perdure.verbs import check_name, recorded, verb
 
 KINDS = frozenset(ScoreKind)
 
@@ -268,7 +267,7 @@ def _events(on: Connection, run: RunRow, *kinds: EventKind) -> Plan[list[Event]]
     page: list[Event] | None = None
     while page is None or len(page) == PAGE:
         after = page[-1].n if page else 0
-        page = yield events.events(on.serializer, run.thread_id, run.id, after, PAGE)
+        page = yield events.events_of(on.serializer, run.thread_id, run.id, after, PAGE)
         found += [event for event in page if event.kind in kinds]
     return found
 

@@ -8,14 +8,13 @@ from perdure.commands import effect_payload, effects, messages
 from perdure.commands.connection import Connection
 from perdure.commands.effects import SETTLED_BY, EffectRow
 from perdure.commands.events import actor_data
-from perdure.commands.validation import PAGE, check_limit, check_member
 from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
 from perdure.journal.clock import host_time
 from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.times import position_after
 from perdure.types import EffectRecord, EffectState, Message
-from perdure.verbs import verb
+from perdure.verbs import PAGE, check_limit, check_member, verb
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
 """The state an effect gets, by how a person settles it."""

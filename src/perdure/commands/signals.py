@@ -9,13 +9,12 @@ from typing import Any
 
 from perdure.commands import waits
 from perdure.commands.connection import Connection
-from perdure.commands.validation import check_name
 from perdure.errors import BadArgument
 from perdure.journal import Op, Plan, Statement, with_params
 from perdure.journal.names import check_text, new_id
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.verbs import call_key, verb
+from perdure.verbs import call_key, check_name, verb
 
 
 def check_signal_name(name: str) -> None:

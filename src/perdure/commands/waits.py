@@ -29,7 +29,6 @@ from perdure.commands.connection import Connection
 from perdure.commands.events import Change, change
 from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow, names_in_pieces
-from perdure.commands.validation import PAGE, check_limit, check_member
 from perdure.errors import UNREADABLE, BadArgument, Damaged
 from perdure.journal import (
     Op,
@@ -50,7 +49,7 @@ from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment, position_after
 from perdure.types import EventKind, Kind, State, Wait, WaitRecord, WaitState
-from perdure.verbs import verb
+from perdure.verbs import PAGE, check_limit, check_member, verb
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""

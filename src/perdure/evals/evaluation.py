@@ -29,9 +29,9 @@ from langgraph.func import entrypoint
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
-from perdure.commands import accepting
 from perdure.commands import evaluation_policy as policy
-from perdure.commands.accepting import make_setup
+from perdure.commands import starting
+from perdure.commands.starting import make_setup
 from perdure.errors import BadArgument, NotFound, UnknownGraph
 from perdure.evals.evaluators import Evaluator, Verdict, evaluators_of, is_coroutine_function
 from perdure.evals.examples import read_examples
@@ -225,7 +225,7 @@ class _Call:
                 "origin": case.example.run_id,
             },
         }
-        plan = accepting.accept(
+        plan = starting.accept(
             self.runtime.engine, self.graph, case.thread_id, setup, "enqueue", key=case.key
         )
         return (await self.runtime.journal.arun(plan)).id

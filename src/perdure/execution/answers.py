@@ -15,8 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 
 from perdure.commands import runs, waits
-from perdure.commands.run_payload import check_state, load_error, load_output
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, check_state, load_error, load_output
 from perdure.commands.waits import ANSWERED, FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
 from perdure.errors import Damaged
 from perdure.execution.drive import Drive, Driver

@@ -18,8 +18,8 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 
 from perdure.commands.runs import RunRow
+from perdure.commands.starting import check_command
 from perdure.commands.streams import MODES, kept_modes
-from perdure.commands.validation import check_command
 from perdure.effects.context import key
 from perdure.effects.decorator import Effect, aperform, perform
 from perdure.effects.task import is_in_run

@@ -23,11 +23,10 @@ from __future__ import annotations
 
 import contextlib
 
-from perdure.commands import claims, run_changes, runs, waits
+from perdure.commands import claims, run_control, runs, starting, waits
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.events import Change, change
-from perdure.commands.run_payload import load_setup
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_setup
 from perdure.commands.waits import WaitRow
 from perdure.effects.task import parent_of_call
 from perdure.errors import Error, ThreadBusy
@@ -124,7 +123,7 @@ class BoundRuns:
             accepted = found or accepted
             if accepted.state == State.DONE and accepted.parent_id is not None:
                 raise bound_call.AlreadyDone(accepted)  # a worker went on with it
-            if accepted.reason == run_changes.GAVE_UP and accepted.key is None:
+            if accepted.reason == claims.GAVE_UP and accepted.key is None:
                 return accepted
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
                 raise ThreadBusy(accepted.thread_id, f"was {accepted.state} by another caller")
@@ -135,14 +134,14 @@ class BoundRuns:
             if head.state in (State.HELD, State.PAUSED):
                 made = self._made(accepted.thread_id, accepted.id)
                 reason = "its caller did not want to wait"
-                yield run_changes.request_stop(
+                yield run_control.request_stop(
                     self._driver.serializer, made, Control.CANCEL, 0, reason=reason
                 )
                 raise ThreadBusy(accepted.thread_id, f"is {head.state} ({head.id})")
             now, until, _ = self._engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
                 made = self._made(accepted.thread_id, accepted.id)
-                yield run_changes.supersede(self._driver.serializer, made)
+                yield starting.supersede(self._driver.serializer, made)
                 return accepted
             if self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
                 yield from self._replace(head, accepted, UPDATED)
@@ -154,7 +153,7 @@ class BoundRuns:
                 yield from self._replace(head, accepted, "its caller died")
                 return accepted
             if accepted.ready_at < (now + 3 * until) // 4:
-                yield run_changes.reserve(accepted, until)
+                yield claims.reserve(accepted, until)
 
     def _accept(self, call: BoundCall) -> Plan[RunRow]:
         """A new run, or in a node that runs again the one that it started."""
@@ -171,7 +170,7 @@ class BoundRuns:
         if key is not None and accepted.state == State.FAILED:
             made = self._made(accepted.thread_id, accepted.id)
             states = (State.FAILED,)
-            yield run_changes.make_due(self._driver.serializer, made, states, EventKind.RETRIED)
+            yield run_control.continue_run(self._driver.serializer, made, states, EventKind.RETRIED)
         return accepted
 
     def give_up(self, call: BoundCall) -> None:
@@ -179,9 +178,7 @@ class BoundRuns:
         if call.accepted is not None:
             worker, made = self._engine.keeper.worker, self._made(call.thread_id, call.accepted)
             with contextlib.suppress(Error):  # then its lease runs out
-                self._driver.journal.defer(
-                    run_changes.withdraw(self._driver.serializer, made, worker)
-                )
+                self._driver.journal.defer(claims.withdraw(self._driver.serializer, made, worker))
 
     def _head(self, thread_id: str) -> Plan[RunRow | None]:
         """The run of a thread that is under way. Raises `ThreadBusy` if a call is about to drive
@@ -203,7 +200,7 @@ class BoundRuns:
         if not self._is_due(row):
             return False
         made = self._made(row.thread_id, row.id)
-        return bool((yield run_changes.withdraw(self._driver.serializer, made)))
+        return bool((yield claims.withdraw(self._driver.serializer, made)))
 
     def _made(self, thread_id: str, run_id: str) -> Change:
         return change(thread_id, run_id, self._driver.clock.now())

@@ -33,9 +33,8 @@ from perdure.commands import runs, streams, threads, waits
 from perdure.commands.answer_dialects import ALLOWED_BY, Part, dialect_of
 from perdure.commands.answering import NewSetup, answer_all, answer_time
 from perdure.commands.connection import Connection
-from perdure.commands.run_payload import dump_setup, load_setup
-from perdure.commands.runs import RunRow
-from perdure.commands.validation import check_command
+from perdure.commands.runs import RunRow, dump_setup, load_setup
+from perdure.commands.starting import check_command
 from perdure.commands.waits import ANSWERED, FINISHED, WaitRow
 from perdure.errors import AlreadyAnswered, AmbiguousAnswer, NotFound, ThreadBusy, WaitClosed
 from perdure.execution.drive import Drive, is_resume, latest_checkpoint, start_place

@@ -13,9 +13,8 @@ from typing import Any
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from perdure.commands import accepting, deleting
-from perdure.commands.run_payload import load_output
-from perdure.commands.runs import RunRow
+from perdure.commands import deleting, starting
+from perdure.commands.runs import RunRow, load_output
 from perdure.commands.schedules import ScheduleRow
 from perdure.commands.starting import Parent
 from perdure.commands.webhooks import Private
@@ -142,7 +141,7 @@ class Engine(RecordingConnection):
         parent: Parent | None = None,
     ) -> Plan[RunRow]:
         """Accept a run that its caller drives; a worker does only once the caller has begun it."""
-        return accepting.accept(
+        return starting.accept(
             self,
             (graph.name, graph.version),
             check_text("thread_id", thread_id),

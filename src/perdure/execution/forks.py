@@ -18,9 +18,8 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
-from perdure.commands import accepting, run_reads, runs
-from perdure.commands.run_payload import load_setup
-from perdure.commands.runs import RunRow
+from perdure.commands import run_reads, runs, starting
+from perdure.commands.runs import RunRow, load_setup
 from perdure.errors import BadArgument, GraphChanged, NotFound, UnknownGraph, WrongState
 from perdure.execution.code_changes import find_change
 from perdure.execution.drive import latest_checkpoint
@@ -68,7 +67,7 @@ async def fork(
     setup = load_setup(saver.serializer, row)
     setup.pop("input", None)
     setup.pop("webhook", None)
-    plan = accepting.accept(
+    plan = starting.accept(
         engine,
         (graph.name, graph.version),
         target,

@@ -14,8 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.commands.events import change, is_input
-from perdure.commands.run_payload import load_labels, place
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_labels, place
 from perdure.execution.stream_recorder import StreamRecorder
 from perdure.journal import Statement
 from perdure.journal.clock import Clock

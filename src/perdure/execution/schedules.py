@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
-from perdure.commands import accepting, schedules, threads
+from perdure.commands import schedules, starting, threads
 from perdure.commands.connection import Connection
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import CRON, ScheduleRow
@@ -129,7 +129,7 @@ def _start(
     own = {name: value for name, value in setup.items() if name not in ("version", CRON)}
     cron: Mapping[str, Any] | None = setup.get(CRON)
     if cron is None:
-        return (yield from accepting.accept(on, graph, f"schedule:{key}", own, "enqueue", key=key))
+        return (yield from starting.accept(on, graph, f"schedule:{key}", own, "enqueue", key=key))
     now, thread_id = on.clock.now(), cron["thread_id"]
     owner: Any = {"graph": row.graph, "assistant": cron["assistant_id"]}
     if thread_id is None:
@@ -144,7 +144,7 @@ def _start(
 
     strategy = cron["strategy"]
     return (
-        yield from accepting.accept(
+        yield from starting.accept(
             on,
             graph,
             thread_id,

@@ -15,13 +15,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from perdure.commands import deleting, effects, events, run_changes, runs
+from perdure.commands import claims, deleting, effects, events, runs
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.effect_payload import describe
 from perdure.commands.effects import EffectRow
 from perdure.commands.evaluation_policy import evaluation_of
-from perdure.commands.run_payload import check_state, dump_error, load_setup, tags_of
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, check_state, dump_error, load_setup, tags_of
 from perdure.effects.compensation import undo_effects
 from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
 from perdure.execution.answers import hand_over, readable_waits
@@ -102,8 +101,8 @@ def _held_after_deaths(row: RunRow) -> Plan[SegmentEnd]:
 def _prepare(driver: Driver, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
     setup = load_setup(driver.serializer, row)
     if setup.get("inline") and not inline and (yield from _is_given_up(driver, row, setup)):
-        data = {"reason": run_changes.GAVE_UP}
-        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data, reason=run_changes.GAVE_UP)
+        data = {"reason": claims.GAVE_UP}
+        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data, reason=claims.GAVE_UP)
     if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
         raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
     if row.n > 1 and not row.begun:
@@ -137,7 +136,7 @@ def _is_given_up(driver: Driver, row: RunRow, setup: Mapping[str, Any]) -> Plan[
     if row.begun or row.parent_id is not None:
         return bool(setup.get("updates"))
     kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
-    claims = yield events.events(
+    claims = yield events.events_of(
         driver.serializer, row.thread_id, row.id, 0, row.events, kinds=kinds
     )
     return all(one.data.get("driven") != DrivenBy.CALL for one in claims)

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from perdure.commands import deleting, streams, threads
-from perdure.commands.polling import Oldest
+from perdure.commands.claims import Oldest
 from perdure.errors import WrongState
 from perdure.failures import Failures
 from perdure.journal import Journal, Plan, in_pieces

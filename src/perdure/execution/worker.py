@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from perdure.commands import claims
-from perdure.commands.claims import SegmentEnd
-from perdure.commands.polling import Found, look
+from perdure.commands.claims import SegmentEnd, WorkFound, look
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import ScheduleRow
 from perdure.errors import Closed, Error, LeaseLost, Unavailable, WriteLost
@@ -236,7 +235,7 @@ class Worker:
         idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
 
-    async def _look(self) -> Found:
+    async def _look(self) -> WorkFound:
         """One request, whatever is looked for: it is all that an idle worker asks."""
         await self._driver.journal.aopen()  # the time is that of the database
         here, times = time.monotonic(), self._keeper.times()
@@ -270,12 +269,12 @@ class Worker:
             self._crowded = late is not None and SUSPECT_PATIENCE < late < 3 * SUSPECT_PATIENCE
         return found
 
-    async def _expire_dead(self, found: Found) -> bool:
+    async def _expire_dead(self, found: WorkFound) -> bool:
         self._keeper.silent = ()
         others = [one for one in found.workers if one.worker != self._keeper.worker]
         return bool(others) and await asyncio.to_thread(self._keeper.expire_dead, others)
 
-    async def _fire(self, found: Found) -> int:
+    async def _fire(self, found: WorkFound) -> int:
         """Start the runs of schedules whose slots are due."""
         if found.schedules is None or self._schedules is None:
             return 0
@@ -283,7 +282,7 @@ class Worker:
         self._counts["scheduled"] += started
         return started
 
-    async def _claim(self, found: Found) -> int:
+    async def _claim(self, found: WorkFound) -> int:
         if self._keeper.is_behind:  # what is due may be what this process drives
             self._keeper.nudge()
             await asyncio.sleep(self._keeper.beat)
@@ -305,7 +304,7 @@ class Worker:
             await self._warn_once(found)
         return claimed
 
-    async def _warn_once(self, found: Found) -> None:
+    async def _warn_once(self, found: WorkFound) -> None:
         """Log once for each graph that has due runs and is not registered in this worker."""
         times = self._keeper.times()
         if found.first_at is None or found.first_at > times.now or self._schedules is None:
@@ -401,7 +400,7 @@ class Worker:
             async with asyncio.timeout(pause):
                 await self._woken.wait()
 
-    def _deliver(self, found: Found) -> None:
+    def _deliver(self, found: WorkFound) -> None:
         """Deliver messages of the outbox, beside the runs."""
         at = found.message_at
         if at is not None and at <= self._clock.now():

@@ -26,7 +26,6 @@ from perdure import effect
 from perdure import key as effect_key
 from perdure.commands import reflections
 from perdure.commands.reflections import Pending, accept
-from perdure.commands.validation import check_limit
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
 from perdure.langmem.background_worker import BackgroundWorker, Reflection
@@ -45,6 +44,7 @@ from perdure.langmem.staged_writes import StagingStore, in_reflector
 from perdure.runtime import Runtime
 from perdure.stores import store_in, store_loop
 from perdure.types import Retry, State
+from perdure.verbs import check_limit
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100

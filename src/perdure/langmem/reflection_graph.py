@@ -27,7 +27,6 @@ from langmem.utils import NamespaceTemplate
 from perdure import sleep
 from perdure.commands import reflections, runs
 from perdure.commands.reflections import graph_name
-from perdure.commands.validation import check_text
 from perdure.errors import BadArgument, Error, WrongState
 from perdure.langmem import reflector as reflectors
 from perdure.langmem.langmem_port import is_memory_manager
@@ -35,6 +34,7 @@ from perdure.langmem.reflection_request import Namespace, ReflectionRequest
 from perdure.langmem.staged_writes import StagedWrite, StoreCalls
 from perdure.langmem.store_commit import StoreCommitter
 from perdure.runtime import Runtime
+from perdure.verbs import check_text
 
 log = logging.getLogger("perdure")
 

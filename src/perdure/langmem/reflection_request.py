@@ -19,10 +19,10 @@ from langgraph.config import get_config
 from langmem.utils import NamespaceTemplate
 
 from perdure.commands.reflections import PREFIX
-from perdure.commands.validation import check_text
 from perdure.errors import BadArgument
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.stores import storable_entries
+from perdure.verbs import check_text
 
 Namespace = tuple[str, ...]
 LONGEST_DELAY = 100 * 365 * 86_400  # longest `after_seconds`: a hundred years

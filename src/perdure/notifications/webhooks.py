@@ -20,8 +20,7 @@ from typing import Any
 from perdure.commands import events, runs
 from perdure.commands.connection import PublicUrl
 from perdure.commands.messages import LANES, lane_topic
-from perdure.commands.run_payload import load_labels, load_setup
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_labels, load_setup
 from perdure.commands.webhooks import (
     EVENTS,
     QUESTION_WAITING,
@@ -88,7 +87,7 @@ class ReportedRun:
         number = message.id.removeprefix(f"{message.run_id}-").partition("-")[0]
         if row is None or not number.isdigit():
             raise Undelivered(f"run {message.run_id} was deleted", final=True)
-        page = partial(events.events, engine.serializer, row.thread_id, row.id)
+        page = partial(events.events_of, engine.serializer, row.thread_id, row.id)
         n, back = int(number), min(int(number), LOOKED_BACK)
         history: list[Event] = await engine.journal.ado(page(n - back, back))
         if not history or history[-1].n != n or history[-1].damaged:

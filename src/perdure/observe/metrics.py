@@ -36,7 +36,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 import perdure
-from perdure.commands import counts as journal_counts
+from perdure.commands import health
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal.committer import QueuedOperation
 from perdure.observe.metric_catalogue import COUNTERS, GAUGES, HISTOGRAMS, Readings, Series
@@ -305,8 +305,8 @@ class JournalGauges:
 
     def _count(self) -> None:
         journal, now, begun = self._engine.journal, self._engine.clock.now(), time.monotonic()
-        due = journal.read_committed(journal_counts.due(now))
-        rest = journal.read_committed(journal_counts.rest(now))
+        due = journal.read_committed(health.count_due(now))
+        rest = journal.read_committed(health.count_rest(now))
         took = time.monotonic() - begun
         bills_rows = journal.capabilities.bills_rows
         pause = pause_after(rest.rows, took, self._every, bills_rows=bills_rows)

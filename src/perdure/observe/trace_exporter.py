@@ -1,6 +1,6 @@
 """Give a sink the traces that are due: a thread beside the runs, in each process with the sink.
 
-What each crash leaves behind is in `commands/traces.py`.
+What each crash leaves behind is in `commands/events.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from perdure.commands import effects, traces
-from perdure.commands import events as event_ops
-from perdure.commands.traces import Trace, Unexported
+from perdure.commands import effects, events
+from perdure.commands.events import Trace, Unexported
 from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.observe.observers import Observed, check_is_new
 from perdure.observe.trace_fold import REPLAYED, Span, TraceFold, is_about_a_part
@@ -144,11 +143,11 @@ class TraceSink:
         with self._exporting:  # who flushes waits for what the thread has taken
             journal, serializer = self._engine.journal, self._engine.serializer
             now = self._engine.clock.now()
-            taken = journal.do(traces.take(serializer, self.name, now, now + RESERVED, RUNS))
+            taken = journal.do(events.take_traces(serializer, self.name, now, now + RESERVED, RUNS))
             if not taken:
                 return False
             count = max(EVENTS // 10, min(EVENTS, 10 * EVENTS // len(taken)))
-            found = journal.do(traces.unexported(serializer, taken, count))
+            found = journal.do(events.unexported(serializer, taken, count))
             ready = [one for trace in found if (one := self._ready(trace, count))]
             arrived = self._give_all(ready)
             return arrived and (len(taken) == RUNS or any(one.more for one in ready))
@@ -156,36 +155,36 @@ class TraceSink:
     def _ready(self, found: Unexported, count: int) -> _Ready | None:
         """What to give of a run. None: that cannot be said, which is no reason to keep the others
         back."""
-        trace, events = found
+        trace, unexported = found
         try:
             fold = TraceFold(trace.open)
-            if trace.open is not None and any(map(is_about_a_part, events)):
-                fold = self._fold_again(trace, events[0].n)
-            spans = fold.spans(events)
+            if trace.open is not None and any(map(is_about_a_part, unexported)):
+                fold = self._fold_again(trace, unexported[0].n)
+            spans = fold.spans(unexported)
         except (Unavailable, Closed, WriteLost):
             raise
         except Exception:
             log.exception("The trace of run %s cannot be made; tried again later.", trace.run_id)
             later = self._engine.clock.now() + LATER
-            self._engine.journal.defer(traces.delay(trace, later))
+            self._engine.journal.defer(events.delay_trace(trace, later))
             return None
-        n = events[-1].n if events else trace.n
+        n = unexported[-1].n if unexported else trace.n
         run = RunSpans(trace.run_id, trace.thread_id, fold, spans)
-        return _Ready(trace, run, n, len(events) == count)
+        return _Ready(trace, run, n, len(unexported) == count)
 
     def _fold_again(self, trace: Trace, before: int) -> TraceFold:
         """The fold of all events before this one, which knows the spans that scores are about."""
         fold, after = TraceFold(), 0
         while after + 1 < before:
             count = min(EVENTS, before - 1 - after)
-            page = event_ops.events(
+            page = events.events_of(
                 self._engine.serializer, trace.thread_id, trace.run_id, after, count
             )
-            events: list[Event] = self._engine.journal.do(page)
-            fold.spans(event for event in events if event.n < before)
-            if len(events) < count:
+            earlier: list[Event] = self._engine.journal.do(page)
+            fold.spans(event for event in earlier if event.n < before)
+            if len(earlier) < count:
                 break
-            after = events[-1].n
+            after = earlier[-1].n
         return fold
 
     def _give_all(self, ready: list[_Ready]) -> bool:
@@ -202,7 +201,7 @@ class TraceSink:
                     continue
                 refused, arrived = refused + 1, False
                 self._engine.journal.defer(
-                    traces.delay(one.trace, self._engine.clock.now() + PAUSE)
+                    events.delay_trace(one.trace, self._engine.clock.now() + PAUSE)
                 )
         self._engine.journal.flush()
         return arrived
@@ -234,6 +233,6 @@ class TraceSink:
         self._is_refusing = not arrived
         for trace, run, n, more in request if arrived else ():
             opened, now = run.fold.dump(), self._engine.clock.now()
-            noted = traces.note(self._engine.serializer, trace, n, opened, now, more=more)
+            noted = events.note_trace(self._engine.serializer, trace, n, opened, now, more=more)
             self._engine.journal.defer(noted)
         return arrived

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from perdure.commands.counts import MOST, Signs
+from perdure.commands.health import MOST, Signs
 from perdure.types import Retention, State
 from perdure.views.formatting import age, data_size, duration
 

@@ -26,8 +26,7 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.commands.assistants import default_id
-from perdure.commands.run_payload import load_labels, load_setup, state_of
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_labels, load_setup, state_of
 from perdure.commands.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.times import moment

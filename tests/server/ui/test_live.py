@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from langgraph.types import interrupt
 
-from perdure.commands import event_feed
+from perdure.commands import streams
 from perdure.runtime import Runtime
 from perdure.server.ui.live import Change, LiveFeed
 from perdure.types import Wait
@@ -35,7 +35,7 @@ async def following(changes: AsyncIterator[Change], question: str) -> list[str]:
 async def test_an_old_question_is_not_new_because_a_newer_one_was_answered(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "GLANCED", 2)
+    monkeypatch.setattr(streams, "GLANCED", 2)
     async with opened(url) as rt:
         rt.register(asking(lambda: interrupt("Which?")), name="plain")
         waits = []

@@ -18,7 +18,6 @@ from pydantic import BaseModel, TypeAdapter, create_model
 from perdure.commands import assistants, threads
 from perdure.commands.assistants import Assistant, AssistantContent
 from perdure.commands.threads import ThreadFilter
-from perdure.commands.validation import new_id
 from perdure.errors import NotFound
 from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.agent_api.run_request import allow_assistant, find_assistant
@@ -28,6 +27,7 @@ from perdure.server.agent_api.threads import erase_thread
 from perdure.server.authorization import Filters, Scope
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api, ApiDep
+from perdure.verbs import new_id
 
 router = APIRouter(tags=["assistants"])
 

@@ -19,7 +19,6 @@ from starlette.responses import Response
 from perdure.commands import schedules
 from perdure.commands.assistants import Assistant, default_id
 from perdure.commands.schedules import CRON, ScheduleRow
-from perdure.commands.validation import new_id
 from perdure.errors import UNREADABLE
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
 from perdure.server.agent_api.run_request import allow_run, find_assistant, make_setup
@@ -30,6 +29,7 @@ from perdure.server.errors import ApiError, invalid
 from perdure.server.own_api.requests import ThreadFilter, allow_thread
 from perdure.server.routes import Api, ApiDep
 from perdure.times import milliseconds, moment
+from perdure.verbs import new_id
 from perdure.views.wire_run import wire_time
 
 router = APIRouter(tags=["crons"])

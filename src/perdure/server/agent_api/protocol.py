@@ -22,8 +22,7 @@ from starlette.responses import Response
 
 from perdure.commands import runs
 from perdure.commands.assistants import default_id
-from perdure.commands.run_payload import load_setup
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_setup
 from perdure.server.agent_api.protocol_events import (
     MODES,
     RESTS,

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perdure.commands.streams import MODES, kept_modes
-from perdure.commands.validation import check_text
 from perdure.server.agent_api.run_events import ACCUMULATED, PIECES, StreamMode, modes_of
 from perdure.server.errors import ApiError, invalid
+from perdure.verbs import check_text
 
 Nodes = list[str] | Literal["*"]
 Json = dict[str, Any]

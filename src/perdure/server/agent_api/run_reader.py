@@ -15,8 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.commands import runs, streams, waits
-from perdure.commands.run_payload import load_setup
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_setup
 from perdure.commands.streams import StreamReader
 from perdure.errors import NotFound
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts

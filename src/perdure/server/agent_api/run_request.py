@@ -26,12 +26,11 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from perdure.commands import accepting, assistants, runs, starting, streams, threads, waits
+from perdure.commands import assistants, runs, starting, streams, threads, waits
 from perdure.commands.assistants import Assistant, default_id
 from perdure.commands.runs import RunRow
 from perdure.commands.starting import Beside
 from perdure.commands.threads import ThreadContent
-from perdure.commands.validation import new_id
 from perdure.errors import NotFound
 from perdure.server.agent_api.run_bodies import (
     END,
@@ -46,6 +45,7 @@ from perdure.server.agent_api.thread_access import as_uuid, check_filters, known
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api
+from perdure.verbs import new_id
 from perdure.views.wire_run import WIRE, asks_person
 
 Endpoint = Callable[..., Awaitable[Any]]
@@ -217,7 +217,7 @@ async def _start(api: Api, request: RunRequest) -> RunRow:
         record = threads.require(request.thread_id, api.now(), **owner)
     strategy = body.multitask_strategy
     row = await api.run(
-        accepting.accept(
+        starting.accept(
             api.engine,
             request.graph,
             request.thread_id,

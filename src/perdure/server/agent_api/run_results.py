@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.commands import deleting, run_control, run_reads, waits
-from perdure.commands.run_payload import load_error, load_output
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_error, load_output
 from perdure.commands.waits import WaitRow
 from perdure.errors import UNREADABLE, NotFound, WrongState
 from perdure.server.agent_api.run_request import GRACE

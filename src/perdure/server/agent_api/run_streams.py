@@ -33,7 +33,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from perdure.commands import runs, streams
-from perdure.commands.run_payload import load_setup
+from perdure.commands.runs import load_setup
 from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_events import (
     START,

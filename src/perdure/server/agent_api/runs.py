@@ -20,8 +20,7 @@ from starlette.responses import Response
 
 from perdure.commands import runs as run_operations
 from perdure.commands import waits as wait_operations
-from perdure.commands.run_payload import load_setup
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_setup
 from perdure.errors import NotFound
 from perdure.server.agent_api.run_bodies import RunBody, WireBody
 from perdure.server.agent_api.run_request import Accepted, accept_run, also_stateless

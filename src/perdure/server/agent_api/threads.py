@@ -19,7 +19,6 @@ from pydantic import BaseModel, Field
 from perdure.commands import threads
 from perdure.commands.assistants import default_id
 from perdure.commands.threads import Matches, Thread, ThreadContent, ThreadFilter
-from perdure.commands.validation import new_id
 from perdure.server.agent_api.search import Page, has_metadata, page_response, passes, selected
 from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.agent_api.thread_views import (
@@ -34,6 +33,7 @@ from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api, ApiDep
 from perdure.types import State
+from perdure.verbs import new_id
 
 router = APIRouter(tags=["threads"])
 

@@ -18,8 +18,8 @@ from fastapi import APIRouter, Header, Query
 from pydantic import Field
 
 from perdure.commands import Poll
-from perdure.commands.event_feed import EventFeed
 from perdure.commands.runs import RunRow
+from perdure.commands.streams import EventFeed
 from perdure.errors import Error
 from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_views import update_error

@@ -17,9 +17,7 @@ from fastapi import Response
 
 from perdure.commands import Plan, run_control, run_reads, run_search, runs
 from perdure.commands.run_control import RunAction, read_stakes
-from perdure.commands.run_payload import maybe_control, state_of
-from perdure.commands.runs import RunRow
-from perdure.commands.validation import GRACE
+from perdure.commands.runs import RunRow, maybe_control, state_of
 from perdure.errors import Error, NotFound
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
@@ -27,6 +25,7 @@ from perdure.server.own_api.requests import find_row
 from perdure.server.ui.page import Form, Ui, UiDep, ui_router
 from perdure.server.ui.run_rows import Filters, visibility, visible_runs
 from perdure.types import Control, EventKind, Run, State
+from perdure.verbs import GRACE
 from perdure.views.formatting import count
 from perdure.views.run_offers import BulkPreview, outcome, preview
 

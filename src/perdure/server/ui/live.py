@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-from perdure.commands.event_feed import Glance, glance, new_ids
+from perdure.commands.streams import Glance, glance, new_ids
 
 INTERVAL = 1.0
 """Seconds between two polls, unless the database is polled less often."""

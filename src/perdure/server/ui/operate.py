@@ -18,10 +18,10 @@ from typing import Any
 from fastapi import Response
 
 from perdure.commands import messages, reflections, runs
-from perdure.commands.counts import MOST, first_signs
-from perdure.commands.event_feed import count_questions
+from perdure.commands.health import MOST, first_signs
 from perdure.commands.reflections import PREFIX
 from perdure.commands.runs import UnfinishedRun
+from perdure.commands.streams import count_questions
 from perdure.errors import NotFound
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError

@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.commands import run_reads, settling
 from perdure.commands.run_control import Stakes, read_stakes
-from perdure.commands.run_report import (
+from perdure.commands.run_reads import (
     MOST_BELOW,
     MOST_CHILDREN,
     MOST_LEVELS,
@@ -26,7 +26,6 @@ from perdure.commands.run_report import (
 )
 from perdure.commands.run_search import RunLine
 from perdure.commands.runs import RunRow
-from perdure.commands.validation import GRACE
 from perdure.observe import trace_id
 from perdure.server.authorization import Scope
 from perdure.server.own_api.requests import find_row
@@ -34,6 +33,7 @@ from perdure.server.ui import display, run_states
 from perdure.server.ui.page import Ui
 from perdure.server.ui.run_states import EventCache
 from perdure.types import EffectState, Event, EventKind, Run, State
+from perdure.verbs import GRACE
 from perdure.views import run_life
 from perdure.views.event_wording import EventView, view_event
 from perdure.views.formatting import call_arguments, duration, graph_title

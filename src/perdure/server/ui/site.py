@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from perdure.commands.event_feed import count_questions
 from perdure.commands.question_links import server_secret
+from perdure.commands.streams import count_questions
 from perdure.server.authentication import AccessControl
 from perdure.server.authorization import Scope
 from perdure.server.ui.identity import Identities, Signer

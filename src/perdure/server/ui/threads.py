@@ -9,8 +9,7 @@ from fastapi import Response
 from perdure.commands import runs, threads
 from perdure.commands.run_search import as_text
 from perdure.commands.runs import RunRow
-from perdure.commands.thread_search import OWN, ThreadPage, ThreadQuery, search_threads
-from perdure.commands.threads import Thread
+from perdure.commands.threads import OWN, Thread, ThreadPage, ThreadQuery, search_threads
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.own_api.requests import ThreadFilter
