@@ -24,7 +24,7 @@ import pytest
 from rich.console import Console
 
 from examples.campaign.demo.conductor import OUTAGES, Result
-from examples.campaign.demo.crew import Nursery
+from examples.campaign.demo.crew import warm_up
 from examples.campaign.demo.months import Campaign
 from examples.campaign.demo.plan import draw_many
 from examples.campaign.demo.play import month
@@ -68,19 +68,17 @@ def live(
 
     plan = draw_many(SEED, contacts, deaths)
     screen = Console(file=io.StringIO(), force_terminal=False)
-    with Nursery(folder) as nursery:
-        nursery.wait()
-        result = month(
-            begin,
-            "a month",
-            plan,
-            nursery,
-            folder / "month",
-            screen,
-            pace=0.0,
-            leap=timedelta(minutes=40),
-            patience=patience,
-        )
+    warm_up()
+    result = month(
+        begin,
+        "a month",
+        plan,
+        folder / "month",
+        screen,
+        pace=0.0,
+        leap=timedelta(minutes=40),
+        patience=patience,
+    )
     for name, value in vars(result).items():
         if name not in ("plan", "wrong"):
             print(f"{name.replace('_', ' ')}: {value}")

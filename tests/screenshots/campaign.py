@@ -20,7 +20,7 @@ from examples.campaign.app import App
 from examples.campaign.demo import months, plan
 from examples.campaign.demo.clock import SharedClock
 from examples.campaign.demo.conductor import Conductor
-from examples.campaign.demo.crew import Nursery
+from examples.campaign.demo.crew import warm_up
 from examples.campaign.demo.months import Campaign
 from examples.campaign.demo.plan import Contact, Manner, Plan
 from examples.campaign.demo.play import START
@@ -83,15 +83,14 @@ def lived(folder: Path, seed: int = 7) -> Iterator[tuple[App, SharedClock]]:
     clock.move_to(START)
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(months, "BRIEF", BRIEF))
-        nursery = stack.enter_context(Nursery(folder))
         office = stack.enter_context(PostOffice(month.faults))
         campaign = stack.enter_context(Campaign(month, folder, office, clock))
         nothing = Console(file=io.StringIO(), force_terminal=False)
         screen = stack.enter_context(Screen(nothing, month, "", clock.now()))
         conductor = Stopped(month, campaign, office, clock, screen)
         office.on = conductor.reached
-        nursery.wait()
-        campaign.staff(nursery)
+        warm_up()
+        campaign.staff()
         stack.callback(campaign.crew.end)
         conductor.play()
         conductor.over = True

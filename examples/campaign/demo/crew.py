@@ -1,86 +1,51 @@
 """Worker processes that are killed with SIGKILL, and replaced at once.
 
-One process, the nursery, imports everything and then forks a worker for each order it reads, so a
-new one starts in no time. When the process that gives the orders is gone, for whatever reason, the
-nursery kills its workers and exits.
+They are forked from a process that has imported everything, so a new one starts in no time. When
+the process that started them is gone, for whatever reason, they exit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
-import json
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import threading
-import traceback
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import {0}; {0}.serve()"
+PROCESSES = multiprocessing.get_context("forkserver")
 
 
-class Nursery:
-    """The process that forks workers. Their output goes to `log` in a folder, with everything else
-    they leave behind."""
-
-    def __init__(self, folder: Path) -> None:
-        self._giving = threading.Lock()
-        with (folder / "log").open("ab") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", START.format(__name__), json.dumps(sys.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                start_new_session=True,  # Ctrl-C is for the process that gives the orders
-                env={**os.environ, "TMPDIR": str(folder)},
-                text=True,
-            )
-
-    def order(self, *words: Any) -> Any:
-        with self._giving:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(json.dumps(words) + "\n")
-                self._process.stdin.flush()
-            if not (answer := self._process.stdout.readline()):
-                raise RuntimeError("The process that starts the workers has ended.")
-            return json.loads(answer)
-
-    def wait(self) -> None:
-        """Wait until it has imported everything."""
-        self.order("dead")
-
-    def __enter__(self) -> Nursery:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+def warm_up() -> None:
+    """Import everything now, in the process that workers are forked from."""
+    parts = [__name__, *(f"{__package__.rpartition('.')[0]}.app", f"{__package__}.stock")]
+    PROCESSES.set_forkserver_preload(["__main__", *parts])
+    first = PROCESSES.Process(target=int)
+    first.start()
+    first.join()
 
 
 class Crew:
-    """Some workers of one kind."""
+    """Some workers of one kind. Their output goes to `log` in a folder, with everything else they
+    leave behind."""
 
-    def __init__(self, nursery: Nursery, count: int, kind: str, **order: Any) -> None:
-        self._nursery, self._kind, self._order = nursery, kind, order
+    def __init__(self, folder: Path, count: int, worker: Callable[..., None], **order: Any) -> None:
+        self._folder, self._worker, self._order = folder, worker, order
         self._changing = threading.RLock()
-        self.pids: list[int] = []
+        self._alive: dict[int, ForkServerProcess] = {}
         self.killed = 0
         with self._changing:
             self.pids = [self._start() for _ in range(count)]
 
     def _start(self) -> int:
-        return int(self._nursery.order("start", self._kind, self._order))
+        order = (self._folder, self._worker, self._order)
+        process = PROCESSES.Process(target=_work, args=order, daemon=True)
+        process.start()
+        assert process.pid is not None
+        self._alive[process.pid] = process
+        return process.pid
 
     def name(self, pid: int) -> str:
         return f"process {pid}"
@@ -90,65 +55,47 @@ class Crew:
         with self._changing:
             if pid not in self.pids:
                 return False
-            os.kill(pid, signal.SIGKILL)  # the pid is ours until it is reaped
-            self._nursery.order("bury", pid)
+            self._end(pid)
             self.killed += 1
             self.pids[self.pids.index(pid)] = self._start()
             return True
 
+    def _end(self, pid: int) -> None:
+        process = self._alive.pop(pid)
+        process.kill()
+        process.join()
+
     def check(self) -> None:
         """Raise if a worker has ended that was not killed here."""
         with self._changing:
-            dead = self._nursery.order("dead")
+            dead = [pid for pid, process in self._alive.items() if process.exitcode is not None]
             if dead:
                 raise RuntimeError(f"A worker ended by itself: {dead}")
 
     def end(self) -> None:
         with self._changing:
-            for pid in self.pids:
-                os.kill(pid, signal.SIGKILL)
-                self._nursery.order("bury", pid)
+            for pid in list(self._alive):
+                self._end(pid)
             self.pids = []
 
 
-# -- in the nursery, and in the workers
+# -- in the workers
 
 
-def serve() -> None:
-    """Fork workers until the orders end."""
-    for name in ("..app", ".stock"):
-        importlib.import_module(name, __package__)
-    alive: set[int] = set()
-    for line in sys.stdin:
-        word, *rest = json.loads(line)
-        answer: Any = None
-        if word == "start":
-            answer = os.fork()
-            if answer == 0:
-                _work(WORKERS[rest[0]], rest[1])
-            alive.add(answer)
-        elif word == "bury":
-            os.waitpid(rest[0], 0)
-            alive.discard(rest[0])
-        elif word == "dead":
-            answer = [pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]]
-            alive.difference_update(answer)
-        print(json.dumps(answer), flush=True)
-    for pid in alive:
-        os.kill(pid, signal.SIGKILL)
+def _work(folder: Path, worker: Callable[..., None], order: dict[str, Any]) -> None:
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    with (folder / "log").open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.environ["TMPDIR"] = str(folder)
+    worker(**order)
 
 
-def _work(worker: Callable[..., None], order: dict[str, Any]) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    try:
-        worker(**order)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(1)
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def campaign(settings: dict[str, Any], clock: str, environment: dict[str, str]) -> None:
@@ -185,6 +132,3 @@ def cron(path: str, smtp_port: int, clock: str) -> None:
     from .stock import Cron
 
     Cron(path, smtp_port, SharedClock(clock)).run()
-
-
-WORKERS: dict[str, Callable[..., None]] = {"campaign": campaign, "host": host, "cron": cron}

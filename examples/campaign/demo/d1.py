@@ -25,7 +25,7 @@ from perdure.testing.local_server import free_port
 
 from .clock import SharedClock
 from .conductor import Result
-from .crew import Crew, Nursery
+from .crew import Crew, host, warm_up
 from .months import Campaign
 from .plan import Plan
 from .play import arguments, month, play
@@ -40,8 +40,8 @@ WORKERD = 0
 class HostAndWorkerd(Crew):
     """A Python host, and workerd, which comes back at the same address with the same data."""
 
-    def __init__(self, workerd: Workerd, nursery: Nursery, **order: Any) -> None:
-        super().__init__(nursery, 1, "host", **order)
+    def __init__(self, workerd: Workerd, folder: Path, **order: Any) -> None:
+        super().__init__(folder, 1, host, **order)
         self._workerd, self.outages = workerd, 0
         self.pids.append(WORKERD)
 
@@ -60,7 +60,6 @@ class HostAndWorkerd(Crew):
 
     def end(self) -> None:
         with self._changing:
-            self.pids.remove(WORKERD)
             super().end()
 
 
@@ -77,10 +76,9 @@ class OnD1(Campaign):
         self._host = {"port": free_port(), "secret": secrets.token_hex(16)}
         self.crons: Counter[str] = Counter()
 
-    def staff(self, nursery: Nursery) -> None:
-        self.crew = self.mortals = HostAndWorkerd(
-            self._workerd, nursery, **self._order, **self._host
-        )
+    def staff(self) -> None:
+        order = {**self._order, **self._host}
+        self.crew = self.mortals = HostAndWorkerd(self._workerd, self._folder, **order)
         self._cron = threading.Thread(target=self._trigger)
         self._cron.start()
 
@@ -109,8 +107,8 @@ def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int
 
 def _on_d1(on: Console, plan: Plan, folder: Path) -> Result:
     on.print("Starting workerd with D1, a mail server, and a Python host ...\n")
-    with local_d1(databases=1) as workerd, Nursery(folder) as nursery:
-        nursery.wait()
+    with local_d1(databases=1) as workerd:
+        warm_up()
         months: list[OnD1] = []
 
         def begin(*parts: Any) -> OnD1:
@@ -119,7 +117,7 @@ def _on_d1(on: Console, plan: Plan, folder: Path) -> Result:
 
         people = f"{len(plan.contacts)} people"
         title = f"perdure on D1: a month of mail to {people}, host and workerd killed"
-        result = month(begin, title, plan, nursery, folder / "month", on, patience=240.0)
+        result = month(begin, title, plan, folder / "month", on, patience=240.0)
         _summary(on, plan, result, months[0])
     return result
 

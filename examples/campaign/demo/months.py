@@ -24,7 +24,7 @@ from ..inbound import Inbound, Listener
 from ..settings import Settings
 from . import stock
 from .clock import SharedClock
-from .crew import Crew, Nursery
+from .crew import Crew, campaign, cron
 from .plan import APPROVE, Contact, Decision, Plan
 from .postoffice import HOST, PostOffice
 
@@ -75,7 +75,7 @@ class Campaign:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """`environment` is that of the workers: where their traces go."""
-        self._plan, self._workers = plan, workers
+        self._plan, self._folder, self._workers = plan, folder, workers
         self.office, self.clock = office, clock
         self._settings = Settings(
             url=url or f"sqlite:///{folder}/campaign.db",
@@ -90,10 +90,10 @@ class Campaign:
         self.resumed: Counter[str] = Counter()
         """How often a campaign in trouble was resumed, by its reason."""
 
-    def staff(self, nursery: Nursery) -> None:
+    def staff(self) -> None:
         """Begin to work."""
         order = {**self._order, "environment": self._environment}
-        self.crew = Crew(nursery, self._workers, "campaign", **order)
+        self.crew = Crew(self._folder, self._workers, campaign, **order)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -239,7 +239,7 @@ class Stock:
     pause = (0.5, 1.5)
 
     def __init__(self, plan: Plan, folder: Path, office: PostOffice, clock: SharedClock) -> None:
-        self._plan, self._clock = plan, clock
+        self._plan, self._folder, self._clock = plan, folder, clock
         self._path = f"{folder}/stock.db"
         self._order = {
             "path": self._path,
@@ -247,8 +247,8 @@ class Stock:
             "clock": f"{folder}/clock",
         }
 
-    def staff(self, nursery: Nursery) -> None:
-        self.crew = Crew(nursery, 1, "cron", **self._order)
+    def staff(self) -> None:
+        self.crew = Crew(self._folder, 1, cron, **self._order)
 
     def __enter__(self) -> Self:
         self._tables = stock.Tables(self._path)

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from .clock import SharedClock
 from .conductor import Conductor, Result
-from .crew import Nursery
+from .crew import warm_up
 from .months import Campaign, Month, Stock
 from .plan import Plan, draw
 from .postoffice import PostOffice
@@ -48,7 +48,6 @@ def month(
     begin: Callable[[Plan, Path, PostOffice, SharedClock], Month],
     title: str,
     plan: Plan,
-    nursery: Nursery,
     folder: Path,
     on: Console,
     **options: Any,
@@ -64,7 +63,7 @@ def month(
         screen = stack.enter_context(Screen(on, plan, title, clock.now()))
         conductor = Conductor(plan, engine, office, clock, screen, **options)
         office.on = conductor.reached
-        engine.staff(nursery)
+        engine.staff()
         stack.callback(engine.crew.end)
         try:
             conductor.play()
@@ -116,19 +115,18 @@ def play(
 
 def _last_words(folder: Path) -> str:
     """The end of what the processes logged."""
-    log = (folder / "log").read_text(errors="replace")
+    log = "".join(log.read_text(errors="replace") for log in sorted(folder.glob("**/log")))
     return f"Last output of the processes:\n{log[-3000:] or 'nothing'}"
 
 
 def _beside_stock(on: Console, plan: Plan, folder: Path) -> Result:
     on.print("Starting a mail server, a listener for replies, and worker processes ...\n")
-    with Nursery(folder) as nursery:
-        nursery.wait()
-        people = f"{len(plan.contacts)} people"
-        title = f"perdure: a month of mail to {people}, while its workers are killed"
-        ours = month(Campaign, title, plan, nursery, folder / "perdure", on)
-        title = "The same month with stock LangGraph and its SQLite saver"
-        stock = month(Stock, title, plan, nursery, folder / "stock", on)
+    warm_up()
+    people = f"{len(plan.contacts)} people"
+    title = f"perdure: a month of mail to {people}, while its workers are killed"
+    ours = month(Campaign, title, plan, folder / "perdure", on)
+    title = "The same month with stock LangGraph and its SQLite saver"
+    stock = month(Stock, title, plan, folder / "stock", on)
     _summary(on, plan, ours, stock)
     return ours
 
