@@ -356,7 +356,7 @@ async def test_formats_are_checked_before_an_answer_is_accepted() -> None:
     async with healthy() as rt:
         run = await begin(rt, chain(asking("pay?", response_schema=Payment)))
         wait = await only_wait(rt, run)
-        with pytest.raises(errors.BadAnswer, match="day: 'soon' is not a 'date'"):
+        with pytest.raises(errors.BadAnswer, match='day: "soon" is not a "date"'):
             await rt.answer(wait.id, {"amount": 2, "day": "soon"})
         assert await rt.waits() == [wait]
 

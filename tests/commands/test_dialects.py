@@ -122,7 +122,7 @@ PROBLEMS: list[tuple[Any, Any, str]] = [
     (
         TWO,
         {"decisions": [APPROVED, {"type": "edit", "edited_action": {"name": "book"}}]},
-        "decision 2 (book) does not fit its type: edited_action: 'args' is a required property.",
+        'decision 2 (book) does not fit its type: edited_action: "args" is a required property.',
     ),
     ([inbox_item(allow_accept=True)], APPROVED, "not a list of responses."),
     (inbox_item(allow_accept=True), [], "it has 0 responses for 1 action."),

@@ -341,7 +341,7 @@ def test_a_form_can_be_answered_with_json_too() -> None:
     assert send(question, how="form", answer__n="3").answer == {"n": 3}
     assert send(question, how="json", json='{"n": 3}').answer == {"n": 3}
     wrong = send(question, how="json", json='{"n": "three"}')
-    assert "'three' is not of type 'integer'" in wrong.error
+    assert '"three" is not of type "integer"' in wrong.error
     assert not send(question, how="text", text="3").is_good
 
 
