@@ -30,6 +30,7 @@ from perdure.commands import (
     signals,
     starting,
 )
+from perdure.commands import messages as of_messages
 from perdure.commands import schedules as of_schedules
 from perdure.commands import scores as of_scores
 from perdure.commands import waits as of_waits
@@ -150,8 +151,8 @@ class Verbs:
     signal = signals.signal
     effects = settling.list_effects
     settle = settling.settle
-    messages = settling.list_messages
-    redeliver = settling.redeliver
+    messages = of_messages.list_messages
+    redeliver = of_messages.redeliver
     pause = run_control.pause
     cancel = run_control.cancel
     wake = run_control.wake

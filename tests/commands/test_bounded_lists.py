@@ -95,5 +95,5 @@ async def test_the_last_runs_of_a_schedule_come_first(url: str) -> None:
             "daily@2030-01-03T00:00:00Z",
             "daily@2030-01-02T00:00:00Z",
         ]
-        page = await rt.journal.ado(schedules.page_of_rows("daily", 1))
+        page = await rt.journal.ado(schedules.page("daily", 1))
         assert [one.name for one in page] == ["daily@x"]

@@ -170,7 +170,7 @@ THREAD = ThreadContent(metadata={"a": 1})
 LEAVES_NO_TRACE: dict[str, Callable[[], Op[Any]]] = {
     "drain": lambda: workers.request_drain("w", "ana", 1),
     "server secret": lambda: question_links._insert(b"secret"),
-    "redeliver": lambda: messages.redeliver("m", 1),
+    "redeliver": lambda: messages.make_due("m", 1),
     "thread": lambda: threads.create_row(SERIALIZER, "t", THREAD, random_number(), 1),
 }
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from perdure.commands.connection import Connection
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound, UnknownGraph
-from perdure.journal import Op, Plan, Statement, first_as, read_op, rows_as
+from perdure.journal import Op, Plan, Statement, first_as, read_op, rows_as, write_op
 from perdure.journal.names import check_text, random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -136,16 +136,6 @@ def find_row(assistant_id: str) -> Op[AssistantRow | None]:
     return read_op("assistant", {"id": assistant_id}, first_as(AssistantRow))
 
 
-def all_rows() -> Op[list[AssistantRow]]:
-    """All assistants that have a row, newest first."""
-    return read_op("assistants", {}, rows_as(AssistantRow))
-
-
-def delete_row(assistant_id: str) -> Op[None]:
-    statement = Statement("delete_assistant", {"id": assistant_id})
-    return Op("delete_assistant", [statement], lambda rows: None, write=True)
-
-
 def _own(on: Connection, graph: str) -> Assistant:
     """A graph's default assistant, as if it were created when first requested."""
     if on.assistants_since is None:
@@ -162,11 +152,13 @@ def by_default_id(on: Connection) -> dict[str, str]:
 def find(on: Connection, name: str) -> Plan[Assistant]:
     """The assistant with an id, or the default one of the graph with that name. Raises
     `NotFound`, or `UnknownGraph` if it is not an id."""
-    id = _canonical(name)
     if name in on.graph_names:
         id = default_id(name)
-    elif id is None:
-        raise UnknownGraph(name, sorted(on.graph_names))
+    else:
+        try:
+            id = str(uuid.UUID(name))
+        except ValueError:
+            raise UnknownGraph(name, sorted(on.graph_names)) from None
     row: AssistantRow | None = yield find_row(id)
     graph = by_default_id(on).get(id)
     if row is not None:
@@ -179,7 +171,7 @@ def find(on: Connection, name: str) -> Plan[Assistant]:
 def every(on: Connection) -> Plan[list[Assistant]]:
     """All assistants, newest first: the default ones of this process's graphs, and those that
     have a row."""
-    rows: list[AssistantRow] = yield all_rows()
+    rows: list[AssistantRow] = yield read_op("assistants", {}, rows_as(AssistantRow))
     known = {row.id for row in rows}
     own = [_own(on, graph) for id, graph in by_default_id(on).items() if id not in known]
     return own + [row.load(on.serializer, listed=True) for row in rows]
@@ -225,12 +217,4 @@ def change(on: Connection, assistant_id: str, changes: Mapping[str, Any]) -> Pla
 def delete(on: Connection, assistant_id: str) -> Plan[None]:
     """Delete an assistant. A default assistant only loses its changes."""
     found = yield from find(on, assistant_id)
-    yield delete_row(found.assistant_id)
-
-
-def _canonical(id: str) -> str | None:
-    """A UUID as text, or None for anything else."""
-    try:
-        return str(uuid.UUID(id))
-    except ValueError:
-        return None
+    yield write_op({"id": found.assistant_id}, "delete_assistant")

@@ -32,9 +32,9 @@ from perdure.commands.events import (
     stop_children,
     wake_joiners,
 )
-from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow, names_in_pieces
 from perdure.commands.schedules import ScheduleRow
+from perdure.commands.webhooks import Endpoint
 from perdure.commands.workers import DrainRequest, drain_request
 from perdure.journal import (
     EventStatement,

@@ -12,8 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from perdure.commands import events
-from perdure.commands.messages import topic_of_host
-from perdure.commands.webhooks import EVERYWHERE, Private, check_url
+from perdure.commands.webhooks import EVERYWHERE, Private, check_url, topic_of_host
 from perdure.errors import BadArgument, WentBack
 from perdure.failures import Failures
 from perdure.journal import Journal, Plan

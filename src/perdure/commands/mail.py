@@ -14,10 +14,11 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from perdure.commands.messages import Endpoint, topic_of_mail
 from perdure.commands.question_links import LASTS
 from perdure.commands.webhooks import (
+    MAIL,
     QUESTION_WAITING,
+    Endpoint,
     as_address,
     check_endpoint_name,
     check_events,
@@ -163,7 +164,7 @@ class Mail:
     @property
     def endpoints(self) -> dict[str, Endpoint]:
         """The recipients, each with its events."""
-        topic, asks = topic_of_mail(self.name), QUESTION_WAITING in self.events
+        topic, asks = f"{MAIL}:{self.name}", QUESTION_WAITING in self.events
         states = states_of(self.events)
         return {
             address: Endpoint(topic, self._name_of(address), states, questions=asks)

@@ -1,4 +1,4 @@
-"""Operations on messages of the outbox. Pure, no I/O, no colour.
+"""Messages of the outbox: store, take, deliver again, list.
 
 taken, not delivered     reserved for one worker for a while, then due again
 delivered, not deleted   delivered again, with the same id
@@ -12,72 +12,41 @@ outcome of the change is known.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
+from perdure.commands.connection import Connection
 from perdure.commands.events import Change
-from perdure.errors import UNREADABLE
-from perdure.journal import NO_PROOF, Op, Rows, Statement, as_time, read_op, row_as, write_op
-from perdure.journal.names import random_number
+from perdure.commands.webhooks import MAIL, WEBHOOK, Endpoint
+from perdure.errors import UNREADABLE, NotFound
+from perdure.journal import (
+    NO_PROOF,
+    Op,
+    Plan,
+    Rows,
+    Statement,
+    as_time,
+    read_op,
+    rows_as,
+    with_params,
+    write_op,
+)
+from perdure.journal.names import check_text, random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.times import FIRST_MS, LAST_MS, moment
-from perdure.types import Message, Retry, State
+from perdure.times import FIRST_MS, LAST_MS, moment, position_after
+from perdure.types import Message, Retry
+from perdure.verbs import PAGE, check_limit, verb
 
 QUESTION = "perdure.question"
 """Topic of messages about new questions to people."""
-
-WEBHOOK = "perdure.webhook"
-"""Prefix of webhook topics."""
-
-MAIL = "perdure.mail"
-"""Prefix of mail topics."""
-
-LANES = 8
-"""Number of topics that runs' own webhooks are spread over, by host, so that a slow receiver holds
-back few others."""
 
 REDELIVERY = Retry(attempts=2**31)
 """How long to wait after a failed delivery."""
 
 NEVER = LAST_MS
 """Due time of a message that was given up."""
-
-
-class Endpoint(NamedTuple):
-    """A topic that gets messages about runs in some states, and about new questions to people."""
-
-    topic: str
-    name: str
-    states: tuple[State, ...]
-    questions: bool
-
-
-def lane_topic(lane: int) -> str:
-    """The topic of a lane: the own webhooks of some runs."""
-    return f"{WEBHOOK}.{lane}"
-
-
-def topic_of_host(host: str) -> str:
-    """The topic of runs' own webhooks to this host."""
-    return lane_topic(zlib.crc32(host.lower().encode()) % LANES)
-
-
-def topic_of_endpoint(name: str) -> str:
-    """The topic of one of the runtime's endpoints."""
-    return f"{WEBHOOK}:{name}"
-
-
-def topic_of_mail(name: str) -> str:
-    """The topic of the mail that a runtime sends under this name, to any recipient."""
-    return f"{MAIL}:{name}"
-
-
-def is_of_runtime(topic: str) -> bool:
-    """Whether the messages of a topic are perdure's own: webhooks and mail."""
-    return topic.startswith((f"{WEBHOOK}.", f"{WEBHOOK}:", f"{MAIL}:"))
 
 
 def announce_ends(made: Change) -> Statement:
@@ -114,20 +83,13 @@ class MessageRow(NamedTuple):
     attempts: int
     sent_at: int
     body: bytes
-
-
-def _messages(rows: Rows) -> list[MessageRow]:
-    return [row_as(MessageRow, row[:7]) for row in rows[0]]
+    due_at: int = NEVER
+    error: str | None = None
 
 
 def next_due(topics: Iterable[str]) -> Op[int | None]:
     """When the next message of these topics is due."""
-    params = {"names": json.dumps(sorted(topics))}
-    return Op(
-        "next_message",
-        [Statement("next_message", params)],
-        as_time,
-    )
+    return read_op("next_message", {"names": json.dumps(sorted(topics))}, as_time)
 
 
 def take(
@@ -137,8 +99,8 @@ def take(
     change = random_number()
     params: dict[str, Any] = {"names": json.dumps(sorted(topics)), "now": now, "until": until}
     params |= {"count": count, "change": change, "only": only}
-    key = Statement("taken_messages", params)
-    op = Op("take_messages", [Statement("take_messages", params)], _messages, write=True, key=key)
+    key, rows = Statement("taken_messages", params), rows_as(MessageRow)
+    op = Op("take_messages", [Statement("take_messages", params)], rows, write=True, key=key)
     return change, op
 
 
@@ -151,48 +113,24 @@ def due(topics: Iterable[str], now: int, count: int) -> Op[list[tuple[str, str]]
 def postpone(thread_id: str, message_id: str, until: int, error: str) -> Op[None]:
     """Try a message that cannot be taken again at `until`, and say why."""
     params = {"thread_id": thread_id, "id": message_id, "due_at": until, "error": error}
-    statement = Statement("delay_message", {**params, "change": None})
-    return Op("postpone_message", [statement], lambda _: None, write=True)
+    return write_op({**params, "change": None}, "delay_message")
 
 
 def delete(row: MessageRow) -> Op[None]:
-    statement = Statement("delete_message", row._asdict())
-    return Op("delete_message", [statement], lambda _: None, write=True)
+    return write_op(row._asdict(), "delete_message")
 
 
 def delay(row: MessageRow, change: int, due_at: int, error: str) -> Op[None]:
+    """Deliver a message that was taken again later, or with `NEVER` keep it with its last error."""
     params = {**row._asdict(), "change": change, "due_at": due_at, "error": error}
     return write_op(params, "delay_message")
 
 
-def give_up(row: MessageRow, change: int, error: str) -> Op[None]:
-    """Keep a message with its last error, and do not deliver it again."""
-    return delay(row, change, NEVER, error)
-
-
-def redeliver(message_id: str, now: int) -> Op[bool]:
+def make_due(message_id: str, now: int) -> Op[bool]:
     """Make an undelivered message due now, and count its attempts from the start."""
     params = {"id": message_id, "now": now}
-    return Op(
-        "redeliver_message",
-        [Statement("redeliver_message", params)],
-        lambda rows: bool(rows[0]),
-        write=True,
-        key=Statement("find_message", params),
-        proof=NO_PROOF,
-    )
-
-
-def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
-    """Undelivered messages, oldest first."""
-    return Op(
-        "messages",
-        [Statement("messages", {"count": count})],
-        lambda rows: [
-            _listed(serializer, row_as(MessageRow, row[:7]), due_at=row[7], error=row[8])
-            for row in rows[0]
-        ],
-    )
+    change, key = with_params(params, "redeliver_message", "find_message")
+    return Op(change.name, [change], lambda rows: bool(rows[0]), True, key, NO_PROOF)
 
 
 def page(
@@ -202,40 +140,74 @@ def page(
     first, until = (NEVER, NEVER) if given_up else (FIRST_MS, NEVER - 1)
     at, id = after or (first, "")
     params = {"after": at, "after_id": id, "until": until, "count": count}
-    return Op(
-        "messages_by_due",
-        [Statement("messages_by_due", params)],
-        lambda rows: [
-            _listed(serializer, row_as(MessageRow, row[:7]), due_at=row[7], error=row[8])
-            for row in rows[0]
-        ],
-    )
+    return read_op("messages_by_due", params, partial(_to_messages, serializer))
 
 
-def _listed(serializer: Serializer, row: MessageRow, due_at: Any, error: Any) -> Message:
-    """An undelivered message. If it cannot be read, it has `damaged`."""
-    try:
-        message = to_message(serializer, row)
-    except UNREADABLE as found:
-        message = replace(_to_bare_message(row), damaged=str(found))
-    at = moment(due_at) if isinstance(due_at, int) and due_at < NEVER else None
-    return replace(message, due_at=at, error=None if error is None else str(error))
+def _to_messages(serializer: Serializer, rows: Rows) -> list[Message]:
+    """Undelivered messages. One that cannot be read has `damaged`."""
+    messages = []
+    for row in rows_as(MessageRow)(rows):
+        try:
+            messages.append(to_message(serializer, row))
+        except UNREADABLE as error:
+            messages.append(_message(row, damaged=str(error)))
+    return messages
 
 
 def to_message(serializer: Serializer, row: MessageRow) -> Message:
-    if is_of_runtime(row.topic) and not row.body:
-        return _to_bare_message(row)
+    """A message as its receiver gets it."""
+    if not row.body and row.topic.startswith((f"{WEBHOOK}.", f"{WEBHOOK}:", f"{MAIL}:")):
+        return _message(row)  # its content is read from the journal
     place = places.of_message(row.thread_id, row.id, row.run_id, row.topic, row.sent_at)
-    return replace(_to_bare_message(row), payload=serializer.loads(row.body, place))
+    return _message(row, serializer.loads(row.body, place))
 
 
-def _to_bare_message(row: MessageRow) -> Message:
+def _message(row: MessageRow, payload: Any = None, damaged: str | None = None) -> Message:
     return Message(
         id=row.id,
         topic=row.topic,
-        payload=None,
+        payload=payload,
         thread_id=row.thread_id,
         run_id=row.run_id,
         attempts=row.attempts,
         sent_at=moment(row.sent_at),
+        due_at=moment(row.due_at) if row.due_at < NEVER else None,
+        error=row.error,
+        damaged=damaged,
     )
+
+
+@verb(name="messages")
+def list_messages(
+    on: Connection, *, after: Message | None = None, limit: int = PAGE
+) -> Plan[list[Message]]:
+    """List the undelivered outbox messages, oldest first.
+
+    If a message has no `due_at`, perdure has given up on it: `redeliver` sends it again.
+    `error` says why its last delivery failed.
+
+    Args:
+        after: The last message of the previous page.
+        limit: Maximum number of messages to return, 100 by default.
+    """
+    at, id = (FIRST_MS, "") if after is None else (position_after(after.sent_at), after.id)
+    params = {"after": at, "after_id": id, "count": check_limit(limit)}
+    found: list[Message] = yield read_op("messages", params, partial(_to_messages, on.serializer))
+    return found
+
+
+@verb()
+def redeliver(on: Connection, message_id: str) -> Plan[None]:
+    """Deliver an outbox message now: after perdure gave up on it, or before its next retry.
+
+    A worker delivers it, with the same id as before.
+
+    Args:
+        message_id: The id of the message.
+
+    Raises:
+        NotFound: The outbox has no message with this id.
+    """
+    if not (yield make_due(check_text("message_id", message_id), on.clock.now())):
+        raise NotFound("message", message_id)
+    on.wake()

@@ -1,4 +1,4 @@
-"""The public address of the pages, for links in mail, chat and webhooks.
+"""Signed links with which one person answers one question, and the secret that signs them.
 
 Workers that send mail do not serve the pages, so the address is configured: `public_url=`, or
 `PERDURE_PUBLIC_URL`.
@@ -41,17 +41,13 @@ _FIND = Statement("entry", {"name": ENTRY})
 
 def server_secret(serializer: Serializer) -> Plan[bytes]:
     """Read the secret; create it on first use."""
-    body: bytes | None = yield _read()
+    place = places.of_server_secret()
+    body: bytes | None = yield Op("server_secret", [_FIND], _body)
     if body is None:
-        made = serializer.dumps(secrets.token_hex(BYTES), places.of_server_secret(), own=True)
-        body = yield _insert(made)
+        body = yield _insert(serializer.dumps(secrets.token_hex(BYTES), place, own=True))
     if body is None:
-        raise Damaged(places.of_server_secret().name, "it was deleted just now")
-    return bytes.fromhex(serializer.loads(body, places.of_server_secret(), str))
-
-
-def _read() -> Op[bytes | None]:
-    return Op("server_secret", [_FIND], _body)
+        raise Damaged(place.name, "it was deleted just now")
+    return bytes.fromhex(serializer.loads(body, place, str))
 
 
 def _insert(body: bytes) -> Op[bytes | None]:
@@ -109,9 +105,7 @@ class LinkSigner:
 
     def sign(self, link: QuestionLink) -> str:
         until = int(link.expires_at.timestamp())
-        said = [link.wait_id, link.to, until, link.last_answered]
-        signed: str | bytes = self._serializer.dumps(said)
-        return signed if isinstance(signed, str) else signed.decode()
+        return str(self._serializer.dumps([link.wait_id, link.to, until, link.last_answered]))
 
     def read(self, token: str) -> QuestionLink:
         """The contents of a link, expired or not. Raises `InvalidLink`."""

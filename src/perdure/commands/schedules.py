@@ -14,7 +14,7 @@ from perdure.commands.connection import Connection
 from perdure.commands.runs import redacted_setup
 from perdure.commands.starting import make_setup
 from perdure.errors import UNREADABLE, BadArgument, NotFound
-from perdure.journal import Op, Plan, Row, Statement, first_as, read_op, rows_as, write_op
+from perdure.journal import Op, Plan, Row, first_as, read_op, rows_as, write_op
 from perdure.journal.names import check_text
 from perdure.serde import places
 from perdure.serde.places import Place
@@ -25,9 +25,6 @@ from perdure.verbs import recorded, verb
 
 CRON = "cron"
 """The part of a schedule's setup that only crons made over HTTP have; the rest is for its runs."""
-
-EVERY = 2**31 - 1
-"""A number of schedules that no journal has."""
 
 LATE = 60_000
 """Milliseconds a slot may be late before it counts as missed."""
@@ -170,33 +167,22 @@ def key_time(slot: int) -> str:
     return f"{moment(slot):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def lateness(catch_up: bool | timedelta) -> int | None:
+def _lateness(catch_up: bool | timedelta) -> int | None:
     """How late a slot may be, in milliseconds, to be caught up. None: it is not."""
     if isinstance(catch_up, timedelta):
         return max(LATE, round(catch_up.total_seconds() * 1000))
     return 10**15 if catch_up else None
 
 
-def put_row(row: ScheduleRow, enabled: bool | None) -> Op[None]:
-    """Store a schedule. `enabled=None` keeps the current value, and enables a new one."""
-    on = None if enabled is None else int(enabled)
-    statement = Statement("put_schedule", row._asdict() | {"enabled": on})
-    return Op("schedule", [statement], lambda rows: None, write=True)
-
-
 _rows = rows_as(ScheduleRow)
 
 
-def find_row(name: str) -> Op[ScheduleRow | None]:
+def find(name: str) -> Op[ScheduleRow | None]:
     params = {"name": name, "after": "", "count": 1}
     return read_op("schedules", params, first_as(ScheduleRow))
 
 
-def all_rows() -> Op[list[ScheduleRow]]:
-    return page_of_rows("", EVERY)
-
-
-def page_of_rows(after: str, count: int) -> Op[list[ScheduleRow]]:
+def page(after: str = "", count: int = 2**31 - 1) -> Op[list[ScheduleRow]]:
     """The schedules behind a name, by name."""
     return read_op("schedules", {"name": None, "after": after, "count": count}, _rows)
 
@@ -227,19 +213,8 @@ def move(
     return write_op(params, "move_schedule")
 
 
-def enable_row(row: ScheduleRow, enabled: bool, now: int) -> Op[None]:
-    """Enable a schedule from its next slot on, or disable it. No change if it already is, or if it
-    has another cron line by now."""
-    params: dict[str, Any] = {"name": row.name, "cron": row.cron, "timezone": row.timezone}
-    params |= {"enabled": int(enabled), "now": now}
-    params["next_at"] = next_slot(row.cron, row.timezone, now)
-    statement = Statement("enable_schedule", params)
-    return Op("enable_schedule", [statement], lambda rows: None, write=True)
-
-
 def delete_row(name: str) -> Op[None]:
-    statement = Statement("delete_schedule", {"name": name})
-    return Op("unschedule", [statement], lambda rows: None, write=True)
+    return write_op({"name": name}, "delete_schedule")
 
 
 def store(
@@ -261,32 +236,14 @@ def store(
     anything. With a `thread_id` it is deleted when that thread is erased."""
     setup, now = {**setup, "version": graph[1]}, on.clock.now()
     next_at = next_slot(cron, timezone, now)
-    late = lateness(catch_up)
     at = (end_at, now, now, thread_id)
-    row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"", 1, *at)
+    row = ScheduleRow(name, graph[0], cron, timezone, _lateness(catch_up), next_at, b"", 1, *at)
     redacted = redacted_setup(on.serializer, setup)
     body = on.serializer.dumps(redacted, row.place, "schedule", own=True)
-    yield put_row(row._replace(body=body), enabled)
-    stored: ScheduleRow | None = yield find_row(name)
+    is_enabled = None if enabled is None else int(enabled)
+    yield write_op(row._asdict() | {"body": body, "enabled": is_enabled}, "put_schedule")
+    stored: ScheduleRow | None = yield find(name)
     return stored or row
-
-
-def read_rows(on: Connection) -> Plan[list[ScheduleRow]]:
-    """Every schedule, by name, as it is stored."""
-    found: list[ScheduleRow] = yield all_rows()
-    return found
-
-
-def find(on: Connection, name: str) -> Plan[ScheduleRow | None]:
-    """A schedule as it is stored, or None."""
-    found: ScheduleRow | None = yield find_row(name)
-    return found
-
-
-def page(on: Connection, after: str, count: int) -> Plan[list[ScheduleRow]]:
-    """The schedules after a name, by name, as stored."""
-    found: list[ScheduleRow] = yield page_of_rows(after, count)
-    return found
 
 
 @verb()
@@ -358,16 +315,15 @@ def _schedule(
     setup: dict[str, Any],
     catch_up: bool | timedelta,
 ) -> Plan[dict[str, Any]]:
-    graph_name, version = graph
     times: Any = {"cron": cron, "timezone": timezone, "catch_up": catch_up}
-    row = yield from store(on, (graph_name, version), setup, name=name, **times)
+    row = yield from store(on, graph, setup, name=name, **times)
     return vars(row.to_schedule(on.serializer, on.clock.now()))
 
 
 @verb(name="schedules")
 def list_schedules(on: Connection) -> Plan[list[Schedule]]:
     """List all schedules, by name."""
-    rows: list[ScheduleRow] = yield all_rows()
+    rows: list[ScheduleRow] = yield page()
     return [row.to_schedule(on.serializer, on.clock.now()) for row in rows]
 
 
@@ -397,10 +353,14 @@ async def enable_schedule(on: Connection, name: str, *, enabled: bool = True) ->
 
 @recorded("enable_schedule")
 def _enable_schedule(on: Connection, name: str, enabled: bool) -> Plan[dict[str, Any]]:
-    row = yield from find(on, name)
+    row: ScheduleRow | None = yield find(name)
     while row is not None:
-        yield enable_row(row, enabled, on.clock.now())
-        before, row = row, (yield from find(on, name))
+        now = on.clock.now()
+        change: dict[str, Any] = {"name": name, "cron": row.cron, "timezone": row.timezone}
+        change |= {"next_at": next_slot(row.cron, row.timezone, now)}
+        # Nothing changes if it has another cron line by now.
+        yield write_op({**change, "enabled": int(enabled), "now": now}, "enable_schedule")
+        before, row = row, (yield find(name))
         if row is None or (row.cron, row.timezone) == (before.cron, before.timezone):
             return vars((row or before).to_schedule(on.serializer, on.clock.now()))
     raise NotFound("schedule", name)

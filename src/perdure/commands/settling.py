@@ -1,10 +1,10 @@
-"""Plans for people: list effects and outbox messages, settle an effect of unknown outcome."""
+"""Plans for people: list effects, settle one of unknown outcome."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from perdure.commands import effect_payload, effects, messages
+from perdure.commands import effect_payload, effects
 from perdure.commands.connection import Connection
 from perdure.commands.effects import SETTLED_BY, EffectRow
 from perdure.commands.events import actor_data
@@ -13,7 +13,7 @@ from perdure.journal import Plan
 from perdure.journal.clock import host_time
 from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.times import position_after
-from perdure.types import EffectRecord, EffectState, Message
+from perdure.types import EffectRecord, EffectState
 from perdure.verbs import PAGE, check_limit, check_member, verb
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
@@ -158,49 +158,4 @@ def settle(
     if not (yield made):
         row = (yield effects.find(row.key)) or row
         raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
-    on.wake()
-
-
-@verb(name="messages")
-def list_messages(
-    on: Connection, *, after: Message | None = None, limit: int = PAGE
-) -> Plan[list[Message]]:
-    """List the undelivered outbox messages, oldest first.
-
-    If a message has no `due_at`, perdure has given up on it: `redeliver` sends it again.
-    `error` says why its last delivery failed.
-
-    Args:
-        after: The last message of the previous page.
-        limit: Maximum number of messages to return, 100 by default.
-    """
-    # Read from the start: an outbox is short, and the messages of earlier pages may be gone.
-    count = limit = check_limit(limit)
-    while True:
-        found: list[Message] = yield messages.pending(on.serializer, count)
-        later = [
-            one
-            for one in found
-            if after is None or (one.sent_at, one.id) > (after.sent_at, after.id)
-        ]
-        if len(later) >= limit or len(found) < count:
-            return later[:limit]
-        count *= 2
-
-
-@verb()
-def redeliver(on: Connection, message_id: str) -> Plan[None]:
-    """Deliver an outbox message now: after perdure gave up on it, or before its next retry.
-
-    A worker delivers it, with the same id as before.
-
-    Args:
-        message_id: The id of the message.
-
-    Raises:
-        NotFound: The outbox has no message with this id.
-    """
-    op = messages.redeliver(check_text("message_id", message_id), on.clock.now())
-    if not (yield op):
-        raise NotFound("message", message_id)
     on.wake()

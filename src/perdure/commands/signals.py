@@ -33,13 +33,8 @@ def store_signal(
     now: int,
 ) -> Op[bool]:
     """Store a signal and wake the run that waits for it. False if its key was sent before."""
-    params: dict[str, Any] = {
-        "thread_id": thread_id,
-        "signal_id": signal_id,
-        "name": name,
-        "key": key,
-        "now": now,
-    }
+    params: dict[str, Any] = {"thread_id": thread_id, "signal_id": signal_id, "name": name}
+    params |= {"key": key, "now": now}
     place = places.of_signal(thread_id, signal_id, name, key, now)
     params["body"] = serializer.dumps(value, place, f"signal {name!r}")
     return Op(

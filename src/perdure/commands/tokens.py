@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from perdure.commands.connection import Connection
 from perdure.errors import BadArgument, NotFound
-from perdure.journal import Op, Plan, Rows, Statement, read_op, rows_as, write_op
-from perdure.journal.names import check_text
+from perdure.journal import Op, Plan, Statement, read_op, rows_as, write_op
 from perdure.times import maybe_moment, moment
+from perdure.verbs import check_member, check_name
 
 PREFIX = "perdure_"
 """Prefix of every token, so that secret scanners can recognise it."""
@@ -85,16 +85,8 @@ class TokenRow(NamedTuple):
         )
 
 
-def make() -> str:
-    """A new token: 256 random bits."""
-    return PREFIX + secrets.token_urlsafe(32)
-
-
 def hash_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-_rows = rows_as(TokenRow)
 
 
 def insert(row: TokenRow) -> Op[bool]:
@@ -103,27 +95,7 @@ def insert(row: TokenRow) -> Op[bool]:
     params |= {"now": row.created_at, "expires_at": row.expires_at}
     find = Statement("find_token", {"hash": row.hash})
     statements = [Statement("insert_token", params), find]
-    return Op("create_token", statements, _was_stored, write=True, key=find)
-
-
-def _was_stored(rows: Rows) -> bool:
-    return bool(rows[-1])
-
-
-def every() -> Op[list[TokenRow]]:
-    """Every token, including revoked ones, oldest first."""
-    return read_op("tokens", {}, _rows)
-
-
-def use(hash: str, now: int) -> Op[None]:
-    """Note that a token was used, unless that was noted within the last minutes."""
-    params = {"hash": hash, "now": now, "before": now - USED_INTERVAL}
-    return write_op(params, "use_token")
-
-
-def revoke_row(name: str, now: int) -> Op[None]:
-    statement = Statement("revoke_token", {"name": name, "now": now})
-    return Op("revoke_token", [statement], lambda rows: None, write=True)
+    return Op("create_token", statements, lambda rows: bool(rows[-1]), write=True, key=find)
 
 
 def create(
@@ -131,13 +103,11 @@ def create(
 ) -> Plan[str]:
     """Create a token and return it: it cannot be read again. Raises `BadArgument` if a
     token with this name is not revoked."""
-    check_text("name", name)
-    if not name:
-        raise BadArgument("A token needs a name.")
+    check_name("name", name)
     chosen = _checked(scopes)
     if expires is not None and expires <= timedelta(0):
         raise BadArgument(f"expires must be longer than 0, not {expires}.")
-    token, now = make(), on.clock.now()
+    token, now = PREFIX + secrets.token_urlsafe(32), on.clock.now()  # 256 random bits
     ends = None if expires is None else now + round(expires.total_seconds() * 1000)
     row = TokenRow(hash_of(token), name, chosen, now, ends, None, None)
     if not (yield insert(row)):
@@ -149,8 +119,8 @@ def create(
 
 def read_rows(on: Connection) -> Plan[list[TokenRow]]:
     """Every token as it is stored, oldest first."""
-    found: list[TokenRow] = yield every()
-    return found
+    rows: list[TokenRow] = yield read_op("tokens", {}, rows_as(TokenRow))
+    return rows
 
 
 def list_tokens(on: Connection) -> Plan[list[Token]]:
@@ -163,20 +133,17 @@ def revoke(on: Connection, name: str) -> Plan[None]:
     rows = yield from read_rows(on)
     if not any(row.name == name and row.revoked_at is None for row in rows):
         raise NotFound("token", name)
-    yield revoke_row(name, on.clock.now())
+    yield write_op({"name": name, "now": on.clock.now()}, "revoke_token")
 
 
 def note_use(on: Connection, hash: str) -> Plan[None]:
-    """Note that a token was used, accurate to some minutes."""
-    yield use(hash, on.clock.now())
+    """Note that a token was used, unless that was noted within the last minutes."""
+    now = on.clock.now()
+    yield write_op({"hash": hash, "now": now, "before": now - USED_INTERVAL}, "use_token")
 
 
 def _checked(scopes: Iterable[str]) -> str:
-    given = list(scopes)
-    known = ", ".join(Scope)
-    for scope in given:
-        if scope not in list(Scope):
-            raise BadArgument(f"{scope!r} is not a scope; use {known}.")
-    if not given:
-        raise BadArgument(f"A token needs at least one scope: {known}.")
-    return " ".join(scope.value for scope in Scope if scope in given)
+    chosen = {check_member(Scope, "a scope", scope) for scope in scopes}
+    if not chosen:
+        raise BadArgument(f"A token needs at least one scope: {', '.join(Scope)}.")
+    return " ".join(scope.value for scope in Scope if scope in chosen)

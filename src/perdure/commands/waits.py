@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 from perdure.commands import runs
 from perdure.commands.connection import Connection
 from perdure.commands.events import Change, change
-from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow, names_in_pieces
+from perdure.commands.webhooks import Endpoint
 from perdure.errors import UNREADABLE, BadArgument, Damaged
 from perdure.journal import (
     Op,

@@ -15,12 +15,12 @@ import hmac
 import ipaddress
 import re
 import socket
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from perdure.commands.messages import Endpoint, topic_of_endpoint
 from perdure.errors import BadArgument
 from perdure.types import State
 
@@ -145,6 +145,36 @@ def _is_in(found: _Address, networks: tuple[_Network, ...]) -> bool:
     return any(found in network for network in networks)
 
 
+WEBHOOK = "perdure.webhook"
+"""Prefix of webhook topics: `.lane` for runs' own webhooks, `:name` for endpoints of a runtime."""
+
+MAIL = "perdure.mail"
+"""Prefix of mail topics: `:name` for the mail that a runtime sends under a name."""
+
+LANES = 8
+"""Number of topics that runs' own webhooks are spread over, by host, so that a slow receiver holds
+back few others."""
+
+
+class Endpoint(NamedTuple):
+    """A topic that gets messages about runs in some states, and about new questions to people."""
+
+    topic: str
+    name: str
+    states: tuple[State, ...]
+    questions: bool
+
+
+def lane_topic(lane: int) -> str:
+    """The topic of a lane: the own webhooks of some runs."""
+    return f"{WEBHOOK}.{lane}"
+
+
+def topic_of_host(host: str) -> str:
+    """The topic of runs' own webhooks to this host."""
+    return lane_topic(zlib.crc32(host.lower().encode()) % LANES)
+
+
 QUESTION_WAITING = "question.waiting"
 
 EVENTS = {
@@ -207,7 +237,7 @@ class Webhook:
         """The endpoint, as the outbox knows it."""
         name = self.name or hashlib.sha256(self.url.encode()).hexdigest()[:12]
         asks = QUESTION_WAITING in self.events
-        return Endpoint(topic_of_endpoint(name), name, states_of(self.events), questions=asks)
+        return Endpoint(f"{WEBHOOK}:{name}", name, states_of(self.events), questions=asks)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from perdure.commands.effect_payload import describe, is_recorded
 from perdure.commands.effects import EffectRow, Mark, Owner, report
 from perdure.commands.evaluation_policy import evaluation_of
 from perdure.commands.events import change, redacted_data
-from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow, dump_error, dump_output, load_setup
 from perdure.commands.waits import Question
+from perdure.commands.webhooks import Endpoint
 from perdure.errors import (
     UNREADABLE,
     BadArgument,

@@ -18,8 +18,8 @@ from datetime import timedelta
 from typing import Any
 
 from perdure.commands import messages
-from perdure.commands.messages import QUESTION, Endpoint, MessageRow
-from perdure.commands.webhooks import RunWebhooks
+from perdure.commands.messages import QUESTION, MessageRow
+from perdure.commands.webhooks import Endpoint, RunWebhooks
 from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.failures import Failures
 from perdure.journal import Journal
@@ -199,10 +199,10 @@ class Deliveries:
             pause = None if final else to.pause(row.attempts)
             if pause is None:
                 log.error("message %s of topic %r is given up", row.id, row.topic)
-                await self._journal.ado(messages.give_up(row, change, stored))
+                until = messages.NEVER
             else:
                 until = self._clock.now() + round(pause.total_seconds() * 1000)
-                await self._journal.ado(messages.delay(row, change, until, stored))
+            await self._journal.ado(messages.delay(row, change, until, stored))
             return False
         await self._journal.ado(messages.delete(row))
         return True

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from perdure.commands import waits
 from perdure.commands.effects import Owner
 from perdure.commands.events import change
-from perdure.commands.messages import Endpoint
 from perdure.commands.waits import Body, Question
+from perdure.commands.webhooks import Endpoint
 from perdure.execution.progress import Progress
 from perdure.journal import Op, Statement
 from perdure.journal.clock import Clock

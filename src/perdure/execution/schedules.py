@@ -108,7 +108,7 @@ def fire_now(
 ) -> Plan[RunRow]:
     """Start an extra run of a schedule, as a slot would. The same `nonce` finds the run it started.
     `by` is in the run's metadata. Raises `NotFound`."""
-    row = yield from schedules.find(on, name)
+    row: ScheduleRow | None = yield schedules.find(name)
     if row is None:
         raise NotFound("schedule", name)
     setup = row.load(serializer)

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 
 from perdure.commands.effects import Owner
 from perdure.commands.evaluation_policy import EvaluationPolicy
-from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow
+from perdure.commands.webhooks import Endpoint
 from perdure.errors import LeaseLost, NotDurable, WriteLost
 from perdure.execution.progress import Progress
 from perdure.execution.questions import Questions

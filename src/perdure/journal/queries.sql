@@ -1563,9 +1563,9 @@ UPDATE perdure_outbox SET due_at = :now, attempts = 0 WHERE id = :id RETURNING i
 SELECT id FROM perdure_outbox WHERE id = :id;
 
 -- name: messages
--- What is not delivered yet, oldest first.
+-- What is not delivered yet, oldest first, behind a position.
 SELECT thread_id, id, run_id, topic, attempts, sent_at, body, due_at, error FROM perdure_outbox
-ORDER BY sent_at, id LIMIT :count;
+WHERE (sent_at, id) > (:after, :after_id) ORDER BY sent_at, id LIMIT :count;
 
 -- name: messages_by_due
 -- What is not delivered yet, by when it is tried next, behind a position and up to a time.

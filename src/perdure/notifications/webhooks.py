@@ -19,13 +19,14 @@ from typing import Any
 
 from perdure.commands import events, runs
 from perdure.commands.connection import PublicUrl
-from perdure.commands.messages import LANES, lane_topic
 from perdure.commands.runs import RunRow, load_labels, load_setup
 from perdure.commands.webhooks import (
     EVENTS,
+    LANES,
     QUESTION_WAITING,
     RunWebhooks,
     Webhook,
+    lane_topic,
     secrets_of,
     sign,
 )

@@ -198,7 +198,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
     runtime, assistant_id = api.runtime, query.assistant_id
     if assistant_id is not None and assistant_id in runtime.graphs:
         assistant_id = default_id(assistant_id)
-    rows = await api.run(schedules.read_rows(api.engine))
+    rows = await api.do(schedules.page())
     crons = [wire_cron(api.serializer, row) for row in rows]
     return [
         one
@@ -262,9 +262,9 @@ async def _find(
 ) -> tuple[ScheduleRow, Json]:
     """A cron that the caller may have; of one of a thread, if they may have the thread."""
     missing = ApiError(404, f"There is no cron {cron_id}.")
-    row = await api.run(schedules.find(api.engine, cron_id))
+    row = await api.do(schedules.find(cron_id))
     if row is None:
-        every = await api.run(schedules.read_rows(api.engine))
+        every = await api.do(schedules.page())
         row = next((one for one in every if _id_of(one.name) == cron_id), None)
     if row is not None:
         cron = wire_cron(api.serializer, row)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field, create_model
 
-from perdure.commands import effects, settling, signals, waits
+from perdure.commands import effects, messages, settling, signals, waits
 from perdure.commands.answering import answer, withdraw
 from perdure.commands.run_control import cancel, pause, resume, retry, wake
 from perdure.commands.run_reads import get, list_runs
@@ -294,7 +294,7 @@ add_route("POST /threads/{thread_id}/signals/{name}", signals.signal, Scope.STAR
 add_route("GET /schedules", list_schedules, statuses=())
 add_route("PUT /schedules/{name}", schedule, statuses=())
 add_route("DELETE /schedules/{name}", unschedule)
-add_route("POST /messages/{message_id:path}/redeliver", settling.redeliver)
+add_route("POST /messages/{message_id:path}/redeliver", messages.redeliver)
 
 
 # -- what no verb returns as it is

@@ -27,8 +27,7 @@ RECENT = 10
 @router.get("/schedules")
 async def list_schedules(ui: UiDep, after: str = "") -> Response:
     await require_every_thread(ui)
-    on = ui.runtime.engine
-    rows = await ui.runtime.journal.arun(schedules.page(on, after, PAGE + 1))
+    rows = await ui.runtime.journal.ado(schedules.page(after, PAGE + 1))
     more = rows[PAGE - 1].name if len(rows) > PAGE else None
     shown = [_shown(ui, row, 1) for row in rows[:PAGE]]
     return ui.page(
@@ -93,7 +92,7 @@ async def start(ui: UiDep) -> Response:
 
 
 async def _find(ui: Ui, name: str) -> ScheduleRow:
-    row = await ui.runtime.journal.arun(schedules.find(ui.runtime.engine, name))
+    row = await ui.runtime.journal.ado(schedules.find(name))
     if row is None:
         raise NotFound("schedule", name)
     return row
