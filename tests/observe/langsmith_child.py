@@ -61,7 +61,7 @@ async def exported(rt: Any, url: str) -> None:
     """Wait until LangSmith was given all."""
 
     def is_given() -> bool:
-        rt.engine.observers.nudge()
+        rt.engine.observers.call("nudge")
         return due(url) == 0
 
     await auntil(is_given, "the export")

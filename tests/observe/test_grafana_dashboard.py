@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure.observe.metric_catalogue import COUNTERS, GAUGES, HISTOGRAMS
+from perdure.observe.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text())

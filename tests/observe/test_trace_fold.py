@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.commands.events import is_end
-from perdure.observe.span_ids import RUN, effect_key
-from perdure.observe.trace_fold import Span, TraceFold
+from perdure.observe.trace_fold import RUN, Span, TraceFold, effect_key
 from perdure.serde import places
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope

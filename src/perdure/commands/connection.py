@@ -212,6 +212,6 @@ class Connection:
     def close(self) -> None:
         """Stop driving and close the journal. `setup` opens it again."""
         self._closed = True
-        self.observers.close()
+        self.observers.call("close")
         if self._journal is not None:
             self._journal.close()

@@ -222,7 +222,7 @@ class Engine(RecordingConnection):
             limits["sweeps"] = self._sweeps
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
-        self.observers.nudge()  # other processes may have left something to export
+        self.observers.call("nudge")  # other processes may have left something to export
         worker = Worker(driver, keeper, presence, chosen, self.failures, **limits)
         self._workers.add(worker)
         try:
@@ -274,7 +274,7 @@ class Engine(RecordingConnection):
                     worker.end()  # while its leases are kept
             self._keeper.close()
             self._keeper = None
-        self.observers.close()
+        self.observers.call("close")
         self.saver.close()
         if isinstance(self.store, JournalStore):
             self.store.close()

@@ -135,7 +135,7 @@ def end_segment(
     )
     if not (yield op._replace(prepare=None if after is None else after.check_stored)):
         return Ended.LOST
-    driver.observers.nudge()
+    driver.observers.call("nudge")
     _log_end(row, end)
     return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
 

@@ -181,7 +181,7 @@ class Worker:
             self._pulse.beat()
             due = time.monotonic() + self._keeper.beat
             await asyncio.sleep(self._keeper.beat)
-            self._driver.observers.note_lag(time.monotonic() - due)
+            self._driver.observers.call("on_lag", time.monotonic() - due)
 
     # -- the loop
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.observe.logs import Logs
     from perdure.observe.metrics import Metrics
     from perdure.observe.opentelemetry import OpenTelemetry
-    from perdure.observe.span_ids import trace_id as trace_id
+    from perdure.observe.trace_fold import trace_id as trace_id
 
 __all__ = ["LangSmith", "Logs", "Metrics", "OpenTelemetry", "from_env", "langsmith_run_ids"]
 
@@ -31,7 +31,7 @@ _HOMES = {
     "Logs": ("perdure.observe.logs", ""),
     "Metrics": ("perdure.observe.metrics", "otel"),
     "OpenTelemetry": ("perdure.observe.opentelemetry", "otel"),
-    "trace_id": ("perdure.observe.span_ids", ""),
+    "trace_id": ("perdure.observe.trace_fold", ""),
 }
 
 

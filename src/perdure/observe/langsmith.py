@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from langsmith import Client
@@ -36,11 +37,19 @@ from perdure.commands import scores
 from perdure.errors import BadArgument
 from perdure.langgraph_port import neighbours
 from perdure.observe.opentelemetry import SAMPLED, status_of
-from perdure.observe.span_ids import Place, feedback_id, place, segment_key
 from perdure.observe.trace_exporter import RunSpans, TraceSink
-from perdure.observe.trace_fold import PARTS, REPLAYED, Span, TraceFold
+from perdure.observe.trace_fold import (
+    PARTS,
+    REPLAYED,
+    Path,
+    Span,
+    SpanKey,
+    TraceFold,
+    hashed,
+    segment_key,
+)
 from perdure.text import json_text
-from perdure.times import milliseconds
+from perdure.times import milliseconds, moment
 from perdure.types import EffectRecord, Event, Score
 
 log = logging.getLogger("perdure")
@@ -309,3 +318,44 @@ def _content(
 
 def _plain(value: Any) -> str | bool | int | float:
     return value if isinstance(value, (str, bool, int, float)) else json_text(value)
+
+
+# -- ids
+#
+# LangSmith orders the runs of a trace by their times and ids, and finds a run by both. So an id is
+# a UUID of version 7: the start time, and a hash of what the run stands for.
+
+
+class Place(NamedTuple):
+    """Where a run is in LangSmith. Its trace is the run of its segment."""
+
+    id: UUID
+    trace_id: UUID
+    parent_id: UUID | None
+    dotted_order: str
+    start: datetime
+
+
+def place(run_id: str, path: Path) -> Place:
+    """The place of the last part of a path."""
+    ids: list[UUID] = []
+    order: list[str] = []
+    start = 0
+    for key, at in path:
+        start = max(start, at)  # LangSmith does not accept a run that begins before its parent
+        ids.append(_id(run_id, key, start))
+        order.append(f"{moment(start):%Y%m%dT%H%M%S%fZ}{ids[-1]}")
+    parent = ids[-2] if len(ids) > 1 else None
+    return Place(ids[-1], ids[0], parent, ".".join(order), moment(start))
+
+
+def feedback_id(run_id: str, name: str, about: str) -> UUID:
+    """The id of the feedback for a score. It does not depend on the value."""
+    return UUID(bytes=hashed("feedback", run_id, name, about)[:16], version=5)
+
+
+def _id(run_id: str, key: SpanKey, at: int) -> UUID:
+    bits = int.from_bytes(hashed("langsmith", run_id, *key)[:10], "big") | (at % 2**48) << 80
+    bits = bits & ~(0xF << 76) | 7 << 76  # the version
+    bits = bits & ~(0b11 << 62) | 0b10 << 62  # and the variant
+    return UUID(int=bits)

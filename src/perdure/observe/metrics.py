@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -39,7 +39,6 @@ import perdure
 from perdure.commands import health
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal.committer import QueuedOperation
-from perdure.observe.metric_catalogue import COUNTERS, GAUGES, HISTOGRAMS, Readings, Series
 from perdure.observe.observers import Observed, check_is_new
 from perdure.types import EffectState, EventKind, Kind
 
@@ -55,6 +54,77 @@ UNKNOWN_GRAPH = "unknown"  # of a run that another process started, and that was
 OUTCOMES = frozenset({EffectState.DONE, EffectState.FAILED, EffectState.UNKNOWN})
 CLAIMS = ("claim", "claim_run")  # operations that claim runs
 SAVED = ("effects", "model_calls", "tokens")
+
+# -- what is measured; docs/guides/metrics.md explains each
+
+Labels = tuple[str, ...]
+# The values of a metric, by the values of its labels.
+Series = dict[Labels, float]
+# Gauges and counters, by name.
+Readings = tuple[dict[str, Series], dict[str, Series]]
+
+
+class Description(NamedTuple):
+    """What a metric is."""
+
+    name: str
+    help: str
+    labels: Labels
+    unit: str  # as OpenTelemetry writes it: `s`, `By`, `1`
+
+
+def _metric(name: str, help: str, *labels: str) -> Description:
+    unit = {"seconds": "s", "bytes": "By"}.get(name.rpartition("_")[2], "1")
+    return Description(name, help, labels, unit)
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+GAUGES = (
+    _metric("perdure_info", "1, with the version of perdure.", "version"),
+    _metric(
+        "perdure_worker_failing", "What a duty of workers here failed at, and tries again.", "duty"
+    ),
+    _metric("perdure_journal_queue_depth", "Operations queued, and not committed yet."),
+    _metric("perdure_runs", "Unfinished runs.", "graph", "state"),
+    _metric("perdure_runs_due", "Runs that are due, and not claimed.", "graph"),
+    _metric("perdure_due_lag_seconds", "How late the first due run is."),
+    _metric("perdure_graph_due_lag_seconds", "How late the first due run of a graph is.", "graph"),
+    _metric("perdure_waits_open", "Open waits.", "kind"),
+    _metric("perdure_questions_open", "Questions that wait for a person."),
+    _metric("perdure_question_oldest_seconds", "Age of the oldest of them."),
+    _metric("perdure_effects_unknown", "Effects with an unknown outcome.", "effect"),
+    _metric("perdure_outbox_messages", "Messages that are not delivered."),
+    _metric("perdure_outbox_oldest_seconds", "Age of the oldest of them."),
+    _metric("perdure_schedule_slots_missed", "Times of schedules that started no run.", "graph"),
+    _metric("perdure_schedules_failing", "Schedules that start no runs and should.", "graph"),
+    _metric("perdure_lost_changes", "Acknowledged changes that were lost in 30 days."),
+    _metric("perdure_journal_counting_seconds", "Time that counting the journal took."),
+    _metric("perdure_database_bytes", "Size of the journal's database."),
+)
+COUNTERS = (
+    _metric("perdure_events_total", "Events stored by this process.", "kind"),
+    _metric("perdure_runs_started_total", "Runs accepted.", "graph"),
+    _metric("perdure_runs_ended_total", "Runs that ended.", "graph", "state"),
+    _metric("perdure_claims_total", "Segments begun.", "graph"),
+    _metric("perdure_run_retries_total", "Segments that raised and are tried again.", "graph"),
+    _metric("perdure_takeovers_total", "Runs taken from a worker that died.", "graph"),
+    _metric("perdure_effects_total", "Outcomes of effects.", "effect", "state"),
+    _metric("perdure_effect_retries_total", "Calls of effects to be made again.", "effect"),
+    _metric("perdure_saved_effects_total", "Effects returned from the record.", "graph"),
+    _metric("perdure_saved_model_calls_total", "Model calls returned from the record.", "graph"),
+    _metric("perdure_saved_tokens_total", "Tokens of those model calls.", "graph"),
+    _metric("perdure_worker_failures_total", "Failures of workers, by what they did.", "duty"),
+)
+# With the bounds of their buckets.
+HISTOGRAMS = {
+    _metric("perdure_claim_latency_seconds", "How late the first due run was claimed."): SECONDS,
+    _metric("perdure_step_seconds", "Time of a step, from the one before.", "graph"): SECONDS,
+    _metric("perdure_event_loop_lag_seconds", "How late the event loop of a worker is."): SECONDS,
+    _metric("perdure_journal_commit_seconds", "Time of one commit of the journal."): SECONDS,
+    _metric("perdure_journal_batch_operations", "Operations in one commit."): SIZES,
+}
 
 
 class Metrics:
@@ -111,12 +181,12 @@ class Metrics:
             self.serve(self._listen)
         if self._otlp:
             try:
-                from perdure.observe.otlp_metrics import OTLPMetrics
+                from perdure.observe.opentelemetry import MetricExport
             except ImportError as error:
                 raise Error(needs_extra("Metrics(otlp=True)", "otel")) from error
-            exported = OTLPMetrics(self.read)
-            self._recorders.append(exported.record)
-            self._closers += [partial(self._recorders.remove, exported.record), exported.close]
+            export = MetricExport(GAUGES, COUNTERS, HISTOGRAMS, self.read)
+            self._recorders.append(export.record)
+            self._closers += [partial(self._recorders.remove, export.record), export.close]
 
     def read(self) -> Readings:
         """Every gauge and counter as it is now. Reads the journal, unless it was counted just
@@ -130,21 +200,18 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Every metric, for Prometheus's registry."""
         gauges, counts = self.read()
-        for name, help, labels, _ in GAUGES:
-            gauge = GaugeMetricFamily(name, help, labels=labels)
-            for values, number in gauges.get(name, {}).items():
-                gauge.add_metric(values, number)
-            yield gauge
-        for name, help, labels, _ in COUNTERS:
-            counter = CounterMetricFamily(name, help, labels=labels)
-            for values, number in list(counts[name].items()):
-                counter.add_metric(values, number)
-            yield counter
-        for histogram in self._histograms.values():
-            for metric in histogram.collect():
-                named = metric.samples
-                metric.samples = [one for one in named if not one.name.endswith("_created")]
+        families = ((GaugeMetricFamily, GAUGES, gauges), (CounterMetricFamily, COUNTERS, counts))
+        for family, metrics, numbers in families:
+            for name, help, labels, _ in metrics:
+                metric = family(name, help, labels=labels)
+                for values, number in list(numbers.get(name, {}).items()):
+                    metric.add_metric(values, number)
                 yield metric
+        for histogram in self._histograms.values():
+            for found in histogram.collect():
+                named = found.samples
+                found.samples = [one for one in named if not one.name.endswith("_created")]
+                yield found
 
     def scrape(self) -> bytes:
         """Every metric as it is now, as Prometheus reads it: the text format, version 0.0.4."""
