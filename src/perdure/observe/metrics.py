@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -42,9 +43,14 @@ from perdure.journal.committer import QueuedOperation
 from perdure.observe.observers import Observed, check_is_new
 from perdure.types import EffectState, EventKind, Kind
 
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.sdk.resources import Resource
+
 log = logging.getLogger("perdure")
 
 HOST = "127.0.0.1"
+FLUSH = 5_000  # milliseconds that closing waits for the last export over OTLP
 SHARE = 100  # counting the journal takes at most 1/SHARE of the time
 BILLED_ROWS = 2_000  # rows read per second, at most, from a database that bills them
 MOST_RUNS = 10_000  # runs whose graph and last step are remembered: those that moved last
@@ -181,10 +187,9 @@ class Metrics:
             self.serve(self._listen)
         if self._otlp:
             try:
-                from perdure.observe.opentelemetry import MetricExport
+                export = Export(self.read)
             except ImportError as error:
                 raise Error(needs_extra("Metrics(otlp=True)", "otel")) from error
-            export = MetricExport(GAUGES, COUNTERS, HISTOGRAMS, self.read)
             self._recorders.append(export.record)
             self._closers += [partial(self._recorders.remove, export.record), export.close]
 
@@ -411,3 +416,73 @@ def pause_after(rows: int, took: float, every: float, *, bills_rows: bool) -> fl
 def by_name(counts: Mapping[str, int]) -> Series:
     """A series with one label."""
     return {(name,): float(count) for name, count in counts.items()}
+
+
+class Export:
+    """Exports metrics over OTLP, as the `OTEL_*` variables say: what `read` gives, and the
+    histograms that it records. Raises `ImportError` without OpenTelemetry's SDK, which `/metrics`
+    does not need.
+
+    OpenTelemetry's reader exports every `OTEL_METRIC_EXPORT_INTERVAL` milliseconds (a minute), and
+    once more at the end. An export that fails is logged. Counters are cumulative: the next one has
+    it all.
+    """
+
+    def __init__(self, read: Callable[[], Readings]) -> None:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        self._read = read
+        self._provider = MeterProvider(
+            [PeriodicExportingMetricReader(OTLPMetricExporter())],
+            _resource(),
+            exemplar_filter=AlwaysOffExemplarFilter(),
+            shutdown_on_exit=False,
+        )
+        meter = self._provider.get_meter("perdure", perdure.__version__)
+        for one in GAUGES:
+            meter.create_observable_gauge(
+                one.name, [partial(self._observe, 0, one)], one.unit, one.help
+            )
+        for one in COUNTERS:
+            meter.create_observable_counter(
+                one.name, [partial(self._observe, 1, one)], one.unit, one.help
+            )
+        self._histograms = {
+            name: meter.create_histogram(
+                name, unit, help, explicit_bucket_boundaries_advisory=bounds
+            )
+            for (name, help, _, unit), bounds in HISTOGRAMS.items()
+        }
+        self._labels = {one.name: one.labels for one in HISTOGRAMS}
+
+    def record(self, name: str, value: float, *labels: str) -> None:
+        """Record a value of a histogram."""
+        attributes = dict(zip(self._labels[name], labels, strict=True))
+        self._histograms[name].record(value, attributes)
+
+    def close(self) -> None:
+        """Export what there is, for a few seconds at most, and stop."""
+        self._provider.shutdown(FLUSH)
+
+    def _observe(self, kind: int, metric: Description, _: CallbackOptions) -> Iterable[Observation]:
+        from opentelemetry.metrics import Observation
+
+        if metric is GAUGES[0]:  # the first that is collected: all others are of the same moment
+            self._readings = self._read()
+        return [
+            Observation(value, dict(zip(metric.labels, labels, strict=True)))
+            for labels, value in list(self._readings[kind].get(metric.name, {}).items())
+        ]
+
+
+def _resource() -> Resource:
+    """From OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME. Each process counts for itself, so it
+    needs an id: a collector would mistake two processes for one whose counters jump."""
+    from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
+
+    found = Resource.create({SERVICE_INSTANCE_ID: f"{os.uname().nodename}:{os.getpid()}"})
+    if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        found = found.merge(Resource({SERVICE_NAME: "perdure"}))
+    return found

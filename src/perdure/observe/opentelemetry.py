@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry, one per run across all processes that drive it; metrics over OTLP.
+"""Traces for OpenTelemetry: one per run, across all processes that drive it.
 
 The spans of a run are made from its events, after the fact (`trace_fold`), and exported as segments
 end. While a worker drives a segment, OpenTelemetry's current span has the id that the span of the
@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -36,7 +31,6 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-import perdure
 from perdure.effects import context as effect_context
 from perdure.langgraph_port import configs
 from perdure.observe.trace_exporter import RunSpans, TraceSink
@@ -53,12 +47,8 @@ from perdure.observe.trace_fold import (
 from perdure.text import json_text
 from perdure.types import EffectRecord, EffectState
 
-if TYPE_CHECKING:
-    from perdure.observe.metrics import Description, Readings
-
 SCOPE = InstrumentationScope("perdure")
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-FLUSH = 5_000  # milliseconds that closing waits for the last export of metrics
 CONTENT = 16_384  # maximum length of an argument or result, in characters
 _KINDS = {"run": SpanKind.CONSUMER, "effect": SpanKind.CLIENT}
 
@@ -222,70 +212,3 @@ def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -
         common["error.type"] = span.error
     every = {**common, **span.attributes}
     return {name: value for name, value in every.items() if value not in (None, "", [])}
-
-
-# -- metrics
-
-
-class MetricExport:
-    """Exports metrics over OTLP: what `read` gives, and the histograms that it records.
-
-    OpenTelemetry's reader exports every `OTEL_METRIC_EXPORT_INTERVAL` milliseconds (a minute), and
-    once more at the end. An export that fails is logged. Counters are cumulative: the next one has
-    it all.
-    """
-
-    def __init__(
-        self,
-        gauges: Sequence[Description],
-        counters: Sequence[Description],
-        histograms: Mapping[Description, Sequence[float]],
-        read: Callable[[], Readings],
-    ) -> None:
-        self._read, self._first = read, gauges[0]
-        self._provider = MeterProvider(
-            [PeriodicExportingMetricReader(OTLPMetricExporter())],
-            _process_resource(),
-            exemplar_filter=AlwaysOffExemplarFilter(),
-            shutdown_on_exit=False,
-        )
-        meter = self._provider.get_meter("perdure", perdure.__version__)
-        for one in gauges:
-            observe = partial(self._observe, 0, one)
-            meter.create_observable_gauge(one.name, [observe], one.unit, one.help)
-        for one in counters:
-            observe = partial(self._observe, 1, one)
-            meter.create_observable_counter(one.name, [observe], one.unit, one.help)
-        self._histograms = {
-            name: meter.create_histogram(
-                name, unit, help, explicit_bucket_boundaries_advisory=bounds
-            )
-            for (name, help, _, unit), bounds in histograms.items()
-        }
-        self._labels = {one.name: one.labels for one in histograms}
-
-    def record(self, name: str, value: float, *labels: str) -> None:
-        """Record a value of a histogram."""
-        attributes = dict(zip(self._labels[name], labels, strict=True))
-        self._histograms[name].record(value, attributes)
-
-    def close(self) -> None:
-        """Export what there is, for a few seconds at most, and stop."""
-        self._provider.shutdown(FLUSH)
-
-    def _observe(self, kind: int, metric: Description, _: CallbackOptions) -> Iterable[Observation]:
-        if metric is self._first:  # the first that is collected: all others are of the same moment
-            self._readings = self._read()
-        return [
-            Observation(value, dict(zip(metric.labels, labels, strict=True)))
-            for labels, value in list(self._readings[kind].get(metric.name, {}).items())
-        ]
-
-
-def _process_resource() -> Resource:
-    """From OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME. Each process counts for itself, so it
-    needs an id: a collector would mistake two processes for one whose counters jump."""
-    found = Resource.create({SERVICE_INSTANCE_ID: f"{os.uname().nodename}:{os.getpid()}"})
-    if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
-        found = found.merge(Resource({SERVICE_NAME: "perdure"}))
-    return found
