@@ -8,9 +8,7 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from perdure.journal import postgres_pipeline
-from perdure.journal.postgres_pipeline import Query
-from perdure.journal.postgres_pool import Connection, Pool
+from perdure.journal.postgres_pool import Connection, Pool, Query
 
 
 @pytest.fixture
@@ -20,8 +18,7 @@ def connection(postgres_url: str) -> Iterator[Connection]:
 
 
 def prepared(connection: Connection) -> int:
-    [[[count]]] = postgres_pipeline.run(
-        connection,
+    [[[count]]] = connection.batch(
         [Query(b"SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'perdure%'")],
     )
     return int(count)
@@ -30,8 +27,7 @@ def prepared(connection: Connection) -> int:
 def test_each_statement_gives_its_rows_with_values_of_every_kind(connection: Connection) -> None:
     values = ["tëxt", 2**62, -1, None, b"\0\xff", 1.5, True]
     sql = b"SELECT $1::text, $2::bigint, $3::bigint, $4::text, $5::bytea, $6::float8, $7::bool"
-    found = postgres_pipeline.run(
-        connection,
+    found = connection.batch(
         [
             Query(b"BEGIN"),
             Query(sql, values),
@@ -46,7 +42,7 @@ def test_each_statement_gives_its_rows_with_values_of_every_kind(connection: Con
 def test_a_statement_is_prepared_when_it_is_used_again(connection: Connection) -> None:
     sql = b"SELECT $1::bigint + 1"
     for n in range(5):
-        assert postgres_pipeline.run(connection, [Query(sql, [n])] * 3) == [[(n + 1,)]] * 3
+        assert connection.batch([Query(sql, [n])] * 3) == [[(n + 1,)]] * 3
     names = {name for (text, _), name in connection.prepared.items() if text == sql}
     assert len(names) == 1
     assert prepared(connection) >= 1
@@ -61,18 +57,18 @@ def test_the_first_error_is_raised_and_the_connection_is_not_idle(connection: Co
         Query(b"COMMIT"),
     ]
     with pytest.raises(psycopg.errors.DivisionByZero):
-        postgres_pipeline.run(connection, batch)
+        connection.batch(batch)
     assert connection.pgconn.transaction_status != TransactionStatus.IDLE
 
 
 def test_a_value_that_psycopg_does_not_know_sends_nothing(connection: Connection) -> None:
     with pytest.raises(psycopg.ProgrammingError):
-        postgres_pipeline.run(connection, [Query(b"SELECT 1"), Query(b"SELECT $1", [object()])])
+        connection.batch([Query(b"SELECT 1"), Query(b"SELECT $1", [object()])])
     assert connection.pgconn.transaction_status == TransactionStatus.IDLE
-    assert postgres_pipeline.run(connection, [Query(b"SELECT 2::bigint")]) == [[(2,)]]
+    assert connection.batch([Query(b"SELECT 2::bigint")]) == [[(2,)]]
 
 
 def test_a_batch_larger_than_every_buffer_arrives_both_ways(connection: Connection) -> None:
     large = b"x" * 1_000_000
-    found = postgres_pipeline.run(connection, [Query(b"SELECT $1::bytea", [large])] * 30)
+    found = connection.batch([Query(b"SELECT $1::bytea", [large])] * 30)
     assert found == [[(large,)]] * 30

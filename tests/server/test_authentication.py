@@ -13,7 +13,6 @@ from starlette.applications import Starlette
 
 import perdure
 from perdure.commands import tokens
-from perdure.journal import opened_later
 from perdure.server import authentication
 from perdure.server.authorization import Scope
 from perdure.server.options import ServerOptions, ServerSettings
@@ -276,7 +275,7 @@ async def test_a_request_costs_no_query_and_the_use_of_its_token_is_noted_once(
 async def test_while_the_journal_is_down_nobody_is_admitted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened_later, "PAUSE", 60.0)  # it is not tried again
+    monkeypatch.setattr("perdure.journal.PAUSE", 60.0)  # it is not tried again
     rt = perdure.Runtime("postgresql://127.0.0.1:1/agents")
     async with client_of(app_with(rt, declared)) as http:
         answer = await http.get("/private")

@@ -24,7 +24,6 @@ from starlette.testclient import TestClient
 
 import perdure
 from perdure.errors import BadArgument, Closed
-from perdure.journal import opened_later
 from perdure.runtime import Runtime
 from perdure.server.lifespan import SharedLifespan
 from perdure.types import Counts, State
@@ -80,7 +79,7 @@ async def test_a_journal_that_answers_is_ok(url: str) -> None:
 async def test_why_the_journal_is_down_is_logged_and_shown_only_with_the_secret(
     nobody: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened_later, "PAUSE", 60.0)  # it is not tried again
+    monkeypatch.setattr("perdure.journal.PAUSE", 60.0)  # it is not tried again
     rt = perdure.Runtime(nobody)
     rt.register(chain(Calls().node("a")), name="g")
     async with asking(rt.asgi(secret=SECRET, worker=False)) as http:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from perdure.commands import events, messages, schedules
 from perdure.commands.connection import Connection
 from perdure.errors import Loss
-from perdure.journal import Op, Plan, Rows, Statement, acknowledged, read_op, with_params
+from perdure.journal import Op, Plan, Rows, Statement, read_op, with_params
 from perdure.journal.clock import UNLIMITED
+from perdure.journal.committer import warn_unreplicated
 from perdure.journal.sqlite_file import loses_commits
 from perdure.serde import redaction
 from perdure.serde.redaction import secrets_in
@@ -70,7 +71,7 @@ def examine() -> Op[list[Violation]]:
 
 def unreplicated() -> Op[str | None]:
     """Advice if commits do not wait for the standbys that there are."""
-    return read_op("standbys", {}, lambda rows: acknowledged.unreplicated(*rows[0][0]))
+    return read_op("standbys", {}, lambda rows: warn_unreplicated(*rows[0][0]))
 
 
 def remarks(url: str) -> list[str]:

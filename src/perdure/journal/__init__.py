@@ -14,36 +14,45 @@ queued before it.
                         what a database can do: Capabilities
     journal             what can be asked of a journal
     group_commit        the ordered queue whose first waiter commits for all
-    committer           one batch, and whether it was committed; passes its events to a listener
-    acknowledged        what this process knows to be committed: did the database go back in time?
+    committer           one batch, and whether it was committed; what this process knows to be
+                        committed: did the database go back in time?
     collected_transaction
                         a transaction that is one batch, where none stays open
     reads               where coroutines read, several in one visit to the database
-    opened_later        a database that its first use opens
-    changes             wakes those who wait for a run, in any process, or for a commit of this one
-    sqlite, postgres    the databases; under them sqlite_file, sqlite_wal, postgres_pool,
-                        postgres_pipeline; postgres_errors: what an error means;
-                        postgres_history: which server has the newest history
+    changes             wakes those who wait for a run, in any process, or for a commit of this one;
+                        passes events to a listener
+    sqlite, sqlite_file the journal on SQLite; its file and its WAL
+    postgres            the journal on PostgreSQL; postgres_pool: its connections and their
+                        batches; postgres_errors: what an error means; postgres_history: which
+                        server has the newest history
     d1                  Cloudflare D1; d1_client and d1_values
     sql, queries.sql    every statement, by name, rendered for a dialect
     migrate             schema.sql for a new journal, numbered migrations for an older one
     clock, names        the time; ids, and texts that the database can hold
+
+Here a journal is opened by its URL: now (`connect`), or by the thread that uses it first
+(`connect_later`). So making a saver or a client, and asking it for its journal, never blocks an
+event loop: the first read opens it in a thread of `reads`, the first write in the one that commits.
+A database that is not available then, such as during a failover, is tried again until the deadline
+of a call.
 """
 
 from __future__ import annotations
 
-import functools
+import logging
 import os
 import re
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from perdure import failpoints
-from perdure.errors import BadURL, needs_extra
-from perdure.journal.acknowledged import Acknowledged
+from perdure.errors import BadURL, Closed, Unavailable, needs_extra
+from perdure.journal.committer import Acknowledged
 from perdure.journal.journal import Journal
-from perdure.journal.opened_later import OpenedLater
 from perdure.journal.operation import (
     CONFIRM,
     NO_PROOF,
@@ -55,6 +64,7 @@ from perdure.journal.operation import (
     Op,
     Plan,
     Poll,
+    Read,
     Refused,
     Row,
     Rows,
@@ -83,6 +93,7 @@ __all__ = [
     "Op",
     "Plan",
     "Poll",
+    "Read",
     "Refused",
     "Row",
     "Rows",
@@ -102,6 +113,12 @@ __all__ = [
     "with_params",
     "write_op",
 ]
+
+
+PAUSE = 0.2
+"""Seconds between two attempts to open."""
+
+log = logging.getLogger("perdure")
 
 
 def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
@@ -149,15 +166,19 @@ def connect_later(
         )
     backend, place, options = _backend(url)
     acknowledged = Acknowledged()
-    opening = functools.partial(
-        backend,
-        place,
-        deadline=deadline,
-        has_listener=has_listener,
-        acknowledged=acknowledged,
-        **options,
-    )
-    open = functools.partial(_open, url, opening)
+
+    def open() -> Backend:
+        if failpoints.opening is not None:
+            failpoints.opening(url)
+        opened: Backend = backend(
+            place,
+            deadline=deadline,
+            has_listener=has_listener,
+            acknowledged=acknowledged,
+            **options,
+        )
+        return opened
+
     return Journal(OpenedLater(backend.capabilities, open, deadline=deadline), acknowledged)
 
 
@@ -178,13 +199,13 @@ def _backend(url: str) -> tuple[Any, str, dict[str, str]]:
         from perdure.journal.d1 import D1
 
         return D1, url, {}
-    raise _unknown(url)
-
-
-def _open(url: str, open: Callable[[], Backend]) -> Backend:
-    if failpoints.opening is not None:
-        failpoints.opening(url)
-    return open()
+    # What is given for a URL may be anything, a password among it: only its scheme is shown.
+    of_worker = " The Worker at https://host/ is d1://host/." if scheme == "https" else ""
+    raise BadURL(
+        f"{scheme or 'What was given'} is not the start of a database URL perdure knows. Use "
+        "sqlite:///agents.db, sqlite:////absolute/path.db, sqlite:///:memory:, "
+        f"postgresql://user@host/database or d1://:SECRET@host/, without a +driver.{of_worker}"
+    )
 
 
 def version(url: str) -> int | None:
@@ -210,17 +231,6 @@ def _scheme(url: str) -> str:
     return url.partition(":")[0].lower() if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url) else ""
 
 
-def _unknown(url: str) -> BadURL:
-    # What is given for a URL may be anything, a password among it: only its scheme is shown.
-    scheme = _scheme(url)
-    of_worker = " The Worker at https://host/ is d1://host/." if scheme == "https" else ""
-    return BadURL(
-        f"{scheme or 'What was given'} is not the start of a database URL perdure knows. Use "
-        "sqlite:///agents.db, sqlite:////absolute/path.db, sqlite:///:memory:, "
-        f"postgresql://user@host/database or d1://:SECRET@host/, without a +driver.{of_worker}"
-    )
-
-
 def _sqlite_path(url: str) -> tuple[str, dict[str, str]]:
     rest = url.removeprefix("sqlite:")
     if not rest.startswith("///") or rest == "///":
@@ -237,3 +247,81 @@ def _sqlite_path(url: str) -> tuple[str, dict[str, str]]:
     if options.get("synchronous", "full").lower() not in ("full", "normal", "extra"):
         raise BadURL(f"{hide_in_url(url)!r}: synchronous is full (the default), extra or normal.")
     return unquote(path), options
+
+
+class OpenedLater:
+    """A `Backend` that is opened by a function. What that raises is raised by each use. Once it is
+    open, its methods are the database's own."""
+
+    commit: Read
+    read: Read
+    settle: Read
+    hints: Callable[[], Any]
+
+    def __init__(
+        self, capabilities: Capabilities, open: Callable[[], Backend], *, deadline: float
+    ) -> None:
+        self.capabilities = capabilities
+        self._open, self._deadline = open, deadline
+        self._opening = threading.Lock()
+        self._opened: Backend | None = None
+        self._closed = threading.Event()
+        self.problem: Unavailable | None = None
+        """Why the last attempt to open it failed, if so."""
+        self._failed = float("-inf")
+        self._delegate()
+
+    def open(self) -> Backend:
+        if (opened := self._opened) is not None:
+            return opened
+        began = time.monotonic()
+        with self._opening:
+            if self._opened is None:
+                if self.problem is not None and self._failed >= began:
+                    # Another caller tried until its deadline while this one waited.
+                    raise Unavailable(str(self.problem)) from self.problem
+                self._opened = self._try_to_open(began + self._deadline)
+                self._delegate()
+            if self._closed.is_set():
+                raise Closed("This journal is closed.")
+            return self._opened
+
+    def _try_to_open(self, give_up: float) -> Backend:
+        while not self._closed.is_set():
+            try:
+                opened = self._open()
+            except Unavailable as error:
+                is_first, self.problem = self.problem is None, error
+                self._failed = time.monotonic()
+                if self._failed + PAUSE > give_up:
+                    raise
+                if is_first:
+                    log.warning("%s Trying again.", error)
+                self._closed.wait(PAUSE)
+            else:
+                self.problem = None
+                return opened
+        raise Closed("This journal is closed.")
+
+    def _open_and(self, name: str, *arguments: Any) -> Any:
+        return getattr(self.open(), name)(*arguments)
+
+    def _delegate(self) -> None:
+        for name in ("commit", "read", "settle", "transact", "hints"):
+            call = partial(self._open_and, name)
+            setattr(self, name, call if self._opened is None else getattr(self._opened, name, call))
+
+    def reopen(self) -> None:
+        self._opening = threading.Lock()  # a thread of the parent may have held it
+        was_closed, self._closed = self._closed.is_set(), threading.Event()
+        if was_closed:
+            self._opened = None
+            self._delegate()
+        elif self._opened is not None:
+            self._opened.reopen()
+
+    def close(self) -> None:
+        self._closed.set()  # first: a caller that tries to open it gives up
+        with self._opening:
+            if self._opened is not None:
+                self._opened.close()

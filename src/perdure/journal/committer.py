@@ -3,11 +3,30 @@
 the usual case                   one transaction for all
 one operation is at fault        each alone, in order; only its own caller gets the error
 a guard refused                  its `otherwise`, in its place
-the database went back in time   what was made before that fails: `acknowledged`
+the database went back in time   what was made before that fails: `Acknowledged`
 COMMIT sent, no reply            read the operation's own key; if it is missing, send again
 the database is unavailable      nothing is settled: the queue decides who gets the error
 
-A listener gets the committed events: after the commit, in order, once, in a separate thread.
+`Acknowledged` is what this process knows to be committed, and what of it the database no longer
+has. A database can go back in time: an asynchronous standby is promoted, the old primary of a
+cluster is reached again, a backup is restored. What was acknowledged since then is gone, and a
+driver that continued would write on top of an older history. So each process remembers the last
+acknowledged change of each run, and other acknowledged writes by the key that finds them. They are
+compared with the database when there is a reason:
+
+    PostgreSQL   a new connection leads to another timeline, or to an earlier place
+                 (`postgres_history`)
+    SQLite       another file is at the path (`SQLite._check_file`)
+    each         a lease has fewer events than when it was renewed before (`LeaseKeeper`), or the
+                 heartbeat of this process is older than it wrote it (`Presence`)
+
+Commits are ordered, so what is lost is the newest of it, and what is older than something that is
+there was deleted since, by retention or by a person. Only if it certainly went back, there may be
+newer commits, of before it was noticed. Everything that is missing is named, logged and
+stored in `perdure_losses`; what is queued is refused, because it was made on the history that is
+gone; listeners drop what they drive.
+
+A process that dies takes its memory with it: what it alone had acknowledged is not named then.
 """
 
 from __future__ import annotations
@@ -15,14 +34,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from perdure.errors import Error, LeaseLost, Unavailable, WentBack, WriteLost
-from perdure.journal.acknowledged import Acknowledged, Commit, Read
-from perdure.journal.changes import ChangeFeed, changed_names
+from perdure.errors import Error, LeaseLost, Loss, Unavailable, WentBack, WriteLost
+from perdure.journal.changes import ChangeFeed, CommitListener, changed_names
 from perdure.journal.operation import (
     NOTHING,
     Ambiguous,
@@ -30,25 +50,33 @@ from perdure.journal.operation import (
     EventStatement,
     InteractiveBackend,
     Op,
+    Read,
     Refused,
     Row,
+    Rows,
     Size,
     Statement,
     Transaction,
     no_result,
 )
+from perdure.journal.sql import parameters
 
 T = TypeVar("T")
-Results = Sequence[Sequence[Row]]
 
-DRAIN = 5.0
-"""Seconds that `close` waits for the listener."""
-GATHER = 0.05
-"""Seconds between two calls of the listener."""
-IDLE = 0.5
-"""Seconds after which the thread ends if nothing is committed."""
+log = logging.getLogger("perdure")
+
 ATTEMPTS = 3
 """How often a batch is sent whose reply gets lost."""
+MOST_RUNS = 10_000
+"""Runs that are remembered: those that changed last."""
+MOST_OTHERS = 1_000
+"""Other writes that are remembered."""
+KEPT = 24 * 3600.0
+"""Seconds for which they are remembered: retention may have deleted older ones."""
+AT_ONCE = 200
+"""Rows that are looked up in one visit."""
+NAMED = 20
+"""Losses that one line of the log names."""
 
 
 @dataclass(slots=True, eq=False)
@@ -148,7 +176,7 @@ class Committer:
             queued.resent = False
             self.commit([queued])
 
-    def _send_and_settle(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+    def _send_and_settle(self, batch: list[QueuedOperation[Any]]) -> list[Rows]:
         """Commit a batch. An operation of an earlier batch whose reply was lost is not sent again
         if that was committed."""
         if not (stored := self._stored(batch)):
@@ -157,7 +185,7 @@ class Committer:
         sent = iter(self._send_until_known(left) if left else [])
         return [stored[queued] if queued in stored else next(sent) for queued in batch]
 
-    def _send_until_known(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+    def _send_until_known(self, batch: list[QueuedOperation[Any]]) -> list[Rows]:
         """Commit a batch; when the reply is lost, read our own key, or send it again."""
         lost: Exception | None = None
         for _ in range(ATTEMPTS):
@@ -228,7 +256,7 @@ class Committer:
             self.listener.note(statements, rows, again=False)
         return done[0]
 
-    def _send(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+    def _send(self, batch: list[QueuedOperation[Any]]) -> list[Rows]:
         for queued in batch:
             if queued.op.prepare is not None:
                 queued.op.prepare()
@@ -240,7 +268,7 @@ class Committer:
         if self._bounded and len(batch) == 1:  # it may be an `otherwise`, not checked so far
             self.backend.capabilities.check(batch[0].op.name, every)
         rows = self.backend.commit(every)
-        results: list[Results] = []
+        results: list[Rows] = []
         start = 0
         for queued in batch:
             end = start + len(queued.sent)
@@ -254,7 +282,7 @@ class Committer:
         wanted = [trace for trace in traces if trace is not None]
         return any(self.backend.settle(wanted)) if wanted else False
 
-    def _stored(self, batch: list[QueuedOperation[Any]]) -> dict[QueuedOperation[Any], Results]:
+    def _stored(self, batch: list[QueuedOperation[Any]]) -> dict[QueuedOperation[Any], Rows]:
         """The operations that were sent twice and have left their trace, with their results."""
         traces: dict[QueuedOperation[Any], Statement] = {}
         for queued in batch:
@@ -266,7 +294,7 @@ class Committer:
         stored = [queued for queued, rows in results if rows]
         return dict(zip(stored, self._results_again(stored), strict=True)) if stored else {}
 
-    def _results_again(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+    def _results_again(self, batch: list[QueuedOperation[Any]]) -> list[Rows]:
         """The rows of operations that are committed but whose reply was lost."""
         keys = [queued.op.key for queued in batch if queued.op.key is not None]
         rows = iter(self.backend.settle(keys) if keys else [])
@@ -291,89 +319,148 @@ def _unknown_outcome(lost: Exception | None) -> Unavailable:
     )
 
 
-class Committed(NamedTuple):
-    """A committed statement that stores events."""
-
-    statement: EventStatement
-    returned: Sequence[Row] | None
-    """The events that it stored; None: its reply was lost."""
-    rows: Results
-    """The rows of its operation."""
+# -- what is known to be committed
 
 
-Listener = Callable[[Sequence[Committed], Read], None]
-"""Called with the statements of one or more commits, and a function that reads rows."""
+class _Write(NamedTuple):
+    """An acknowledged write: the last change of a run, or another."""
+
+    find: Statement
+    """Finds a row if it is there."""
+    at: float
+    name: str = ""
+    """Of the operation; empty: it is of a run."""
+    n: int = -1
+    """The number of the last event of a run, if the reply was not lost."""
+
+    def loss(self, read: Read) -> Loss:
+        params, what, run_id = self.find.params, self.name, None
+        if not what:
+            run_id = params["id"]
+            [rows] = read([Statement("find_run", {**params, "key": None})])
+            what = "its last changes" if rows else "the run"
+        at = datetime.now(UTC) - timedelta(seconds=time.monotonic() - self.at)
+        return Loss(str(params.get("thread_id") or ""), run_id, what, at)
 
 
-class CommitListener:
-    """The queue of committed events, and the thread that passes them to the listener.
+class Commit(NamedTuple):
+    """A committed operation. `op`: a caller waited for it; `again`: its reply was lost, and the
+    rows are those of its key."""
 
-    Waking the thread at each commit would cost more than its work. So it passes the first events at
-    once, later ones every `GATHER` seconds, and ends when none came for a while.
-    """
+    statements: Sequence[Statement]
+    rows: Sequence[Sequence[Row]]
+    op: Op[Any] | None = None
+    again: bool = False
 
-    def __init__(self, listener: Listener, read: Read) -> None:
-        self._listener, self._read = listener, read
-        self._committed: deque[Committed] = deque()
+
+class Acknowledged:
+    """The acknowledged writes of one journal in one process. It may be used from any thread."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        """How often the database was found to have gone back."""
+        self.went_back: WentBack | None = None
+        """The last time."""
+        self.listeners: list[Callable[[WentBack], None]] = []
+        """Called before anyone uses the older database. They may defer operations of the journal,
+        and must not use it in any other way."""
+        self._runs: OrderedDict[Any, _Write] = OrderedDict()
+        self._others: OrderedDict[Any, _Write] = OrderedDict()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._woken = threading.Event()
-        self._urgent = threading.Event()
-        """Set while a caller waits for the queue to be empty."""
 
-    def note(self, statements: Sequence[Statement], rows: Results, *, again: bool) -> None:
-        """Queue the event statements of a committed operation. `again`: its reply was lost, and its
-        rows are those of its key, or of a second copy."""
-        for n, one in enumerate(statements):
-            if isinstance(one, EventStatement):
-                self._committed.append(Committed(one, None if again else rows[n], rows))
+    def reopen(self) -> None:
+        """Continue in a forked process: a thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
-    def tell(self) -> None:
-        """Wake the thread if something is queued."""
+    def note(self, commits: Iterable[Commit]) -> None:
+        """Note the runs that committed statements changed or deleted, or the operation that changed
+        none by its key."""
+        now = time.monotonic()
         with self._lock:
-            if not self._committed:
+            for statements, rows, op, again in commits:
+                is_of_run = False
+                for n, statement in enumerate(statements):
+                    params = statement.params
+                    if statement.name == "delete_run":
+                        self._runs.pop(params["id"], None)
+                    if not isinstance(statement, EventStatement):
+                        continue
+                    is_of_run = True
+                    own_rows = [(params["thread_id"], params["id"], -1)] if params.get("id") else []
+                    for thread_id, run_id, number, *_ in own_rows if again else rows[n]:
+                        own = {"thread_id": thread_id, "id": run_id, "change": params["change"]}
+                        write = _Write(Statement("find_event", own), now, n=number)
+                        self._runs[run_id] = write
+                        self._runs.move_to_end(run_id)
+                if op is not None and op.key is not None and not is_of_run:
+                    name = op.key.name
+                    find = {one: op.key.params[one] for one in parameters()[name]}
+                    key = (name, *find.values())
+                    self._others[key] = _Write(Statement(name, find), now, op.name)
+                    self._others.move_to_end(key)
+            while len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+            while len(self._others) > MOST_OTHERS:
+                self._others.popitem(last=False)
+
+    def last_event(self, run_id: str) -> int:
+        """The number of the last event of a run that was acknowledged here; -1 if none was."""
+        run = self._runs.get(run_id)
+        return -1 if run is None else run.n
+
+    def compare(self, read: Read, why: str, *, is_certain: bool = False) -> None:
+        """Compare with a database that may have gone back, and `why`. `is_certain`: it has, even if
+        nothing is missing of what is remembered. Raises `WentBack`, after telling the listeners."""
+        since = time.monotonic() - KEPT
+        with self._lock:
+            every = [*self._runs.items(), *self._others.items()]
+        newest = sorted((one for one in every if one[1].at >= since), key=lambda one: -one[1].at)
+        missing: dict[Any, _Write] = {}
+        for key, write, is_there in _looked_up(newest, read):
+            if not is_there:
+                missing[key] = write
+            elif not is_certain:
+                break
+        losses = tuple(write.loss(read) for write in reversed(missing.values()))
+        with self._lock:  # another thread may have found the same
+            known = [self._runs.pop(key, None) or self._others.pop(key, None) for key in missing]
+            if not (any(known) or is_certain):
                 return
-            if self._thread is not None:
-                self._woken.set()
-                return
-            thread = threading.Thread(target=self._tell_all, name="perdure-observer", daemon=True)
+            self.epoch += 1
+        self.went_back = error = WentBack(why, losses)
+        _log(error)
+        for listener in self.listeners:
             try:
-                thread.start()
-                self._thread = thread
-                return
-            except RuntimeError:  # no thread can be started, or the interpreter is ending
-                pass
-        self._tell_queued()
+                listener(error)
+            except Exception:
+                log.exception("Dropping what was based on a lost history failed.")
+        raise error
 
-    def drain(self) -> None:
-        """Wait until the listener has everything, unless the listener itself calls this."""
-        self.tell()
-        with self._lock:
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            self._urgent.set()
-            self._woken.set()
-            thread.join(DRAIN)
-            self._urgent.clear()
 
-    def _tell_all(self) -> None:
-        while True:
-            self._woken.clear()
-            if self._tell_queued():
-                self._urgent.wait(GATHER)
-            elif self._urgent.is_set() or not self._woken.wait(IDLE):
-                with self._lock:
-                    if not self._committed:
-                        self._thread = None
-                        return
+def _looked_up(
+    writes: Sequence[tuple[Any, _Write]], read: Read
+) -> Iterator[tuple[Any, _Write, bool]]:
+    """Each with whether it is there. The first alone: usually it is."""
+    begin, end = 0, 1
+    while begin < len(writes):
+        some = writes[begin:end]
+        for (key, write), rows in zip(some, read([one.find for _, one in some]), strict=True):
+            yield key, write, bool(rows)
+        begin, end = end, end + AT_ONCE
 
-    def _tell_queued(self) -> bool:
-        """Pass what is queued to the listener. False if nothing is."""
-        committed = [self._committed.popleft() for _ in range(len(self._committed))]
-        if not committed:
-            return False
-        try:
-            self._listener(committed, self._read)
-        except BaseException:  # an observer may raise anything; it still gets the next events
-            logging.getLogger("perdure").exception("Telling an observer of events failed.")
-        return True
+
+def warn_unreplicated(names: str, standbys: int) -> str | None:
+    """A warning if commits do not wait for the standbys that there are."""
+    if names or not standbys:
+        return None
+    return (
+        f"synchronous_standby_names is empty, and the server has standbys ({standbys}): commits do "
+        "not wait for them, so a failover loses what was acknowledged just before it."
+    )
+
+
+def _log(error: WentBack) -> None:
+    log.error("%s", error)
+    for begin in range(0, len(error.losses), NAMED):
+        named = "; ".join(str(loss) for loss in error.losses[begin : begin + NAMED])
+        log.error("Acknowledged, and no longer in the database: %s", named)

@@ -38,9 +38,8 @@ from multiprocessing.util import Finalize, register_after_fork
 from typing import Any, TypeVar, cast
 
 from perdure.errors import BadArgument, Closed, Unavailable
-from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.changes import ChangeFeed, Watch
-from perdure.journal.committer import Committer, QueuedOperation
+from perdure.journal.committer import Acknowledged, Committer, QueuedOperation
 from perdure.journal.operation import NOTHING, Backend, Op, Statement, Transaction
 from perdure.journal.reads import Reads
 

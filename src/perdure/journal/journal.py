@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from perdure.errors import Closed, Error, StatementFailed, Unavailable, WentBack
-from perdure.journal.acknowledged import Acknowledged
-from perdure.journal.changes import ChangeFeed
+from perdure.journal.changes import ChangeFeed, CommitListener, Listener
 from perdure.journal.collected_transaction import collect
-from perdure.journal.committer import CommitListener, Listener, QueuedOperation
+from perdure.journal.committer import Acknowledged, QueuedOperation
 from perdure.journal.group_commit import CLOSED, GroupCommit, Meter
 from perdure.journal.operation import (
     Ambiguous,

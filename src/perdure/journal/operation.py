@@ -69,6 +69,10 @@ class UserStatement(Statement):
         return self
 
 
+Read = Callable[[Sequence[Statement]], list[list[Row]]]
+"""Runs statements that read, on one snapshot."""
+
+
 class Op(NamedTuple, Generic[T]):
     """One atomic batch of statements and a pure function from their rows to a result.
 

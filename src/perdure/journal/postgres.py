@@ -1,7 +1,7 @@
 """The journal on PostgreSQL: a pool, a deadline on every call, one round trip per batch.
 
 psycopg is used by the threads of the journal, which block; coroutines wait for those. A batch goes
-out as one pipeline (`postgres_pipeline`) with its BEGIN and COMMIT, so a broken connection leaves
+out as one pipeline (`postgres_pool`) with its BEGIN and COMMIT, so a broken connection leaves
 the outcome open, and the journal settles it by reading its own key.
 """
 
@@ -24,9 +24,8 @@ from psycopg.rows import tuple_row
 
 from perdure import failpoints
 from perdure.errors import BadArgument, BadURL, Unavailable
-from perdure.journal import postgres_pipeline
-from perdure.journal.acknowledged import Acknowledged, unreplicated
 from perdure.journal.changes import changed_names, streamed_names
+from perdure.journal.committer import Acknowledged, warn_unreplicated
 from perdure.journal.migrate import migrate, migrations, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
@@ -39,8 +38,7 @@ from perdure.journal.operation import (
 )
 from perdure.journal.postgres_errors import GUARD, Meaning, Unfit, may_pass, meaning, reason
 from perdure.journal.postgres_history import History
-from perdure.journal.postgres_pipeline import Query
-from perdure.journal.postgres_pool import PAUSE, Connection, Pool, parameters_of
+from perdure.journal.postgres_pool import PAUSE, Connection, Pool, Query, parameters_of
 from perdure.journal.sql import render
 
 T = TypeVar("T")
@@ -157,7 +155,7 @@ class Postgres:
             try:
                 self._migrate(connection)
                 [[names, standbys]] = connection.execute(FRAGMENTS["standbys"].encode())
-                if warning := unreplicated(names, standbys):
+                if warning := warn_unreplicated(names, standbys):
                     log.warning("%s: %s", self._place, warning)
             finally:
                 self._pool.give_back(connection)
@@ -290,17 +288,17 @@ class Postgres:
     ) -> list[list[Row]]:
         queries = [self._query(*statement) for statement in statements]
         if begin is _READ and len(statements) == 1:  # a snapshot of its own
-            return postgres_pipeline.run(connection, queries)
+            return connection.batch(queries)
         if begin is _READ:
             queries.append(Query(b"COMMIT"))
-            return postgres_pipeline.run(connection, [Query(begin), *queries])[1:-1]
+            return connection.batch([Query(begin), *queries])[1:-1]
         names = changed_names(statements) | streamed_names(statements)
         mark = Query(connection.place.mark.encode())
         if names:
             sql = f"{connection.place.mark}, {_NOTIFY}".encode()
             mark = Query(sql, (payload(self._sender, names),))
         queries.append(Query(b"COMMIT", before="commit.before"))
-        rows = postgres_pipeline.run(connection, [Query(begin), mark, *queries])
+        rows = connection.batch([Query(begin), mark, *queries])
         connection.check_replicated()
         failpoints.at("commit.after")
         self._history.acknowledge(connection.place, rows[1][0][0])

@@ -29,8 +29,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from perdure.errors import WentBack
-from perdure.journal.acknowledged import Acknowledged, Read
-from perdure.journal.operation import Ambiguous
+from perdure.journal.committer import Acknowledged
+from perdure.journal.operation import Ambiguous, Read
 from perdure.journal.postgres_errors import ELSEWHERE, Outdated
 
 LOOK = 2.0

@@ -3,6 +3,12 @@
 There is no thread in the background and nothing to reconnect: a connection that failed, or that
 the server hung up on while it was idle, is closed, and the next caller makes a new one, trying
 again until its own deadline.
+
+A batch goes out in one round trip (`Connection.batch`): psycopg's pipeline without its cursors,
+of which one for each statement costs several times what libpq does. The statements are handed to
+libpq one after the other, flushed once, and their results fetched in order. psycopg converts the
+values, waits and makes the errors, as it does for cursors. A statement that is used again on a
+connection is prepared.
 """
 
 from __future__ import annotations
@@ -14,15 +20,19 @@ import select
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
-from psycopg import IsolationLevel, sql
+from psycopg import IsolationLevel, abc, errors, pq, sql
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.generators import fetch_many, send
 from psycopg.pq import TransactionStatus
 
+from perdure import failpoints
 from perdure.errors import BadURL, Closed, Unavailable
-from perdure.journal.acknowledged import Acknowledged
+from perdure.journal.committer import Acknowledged
 from perdure.journal.operation import Row, Statement
 from perdure.journal.postgres_errors import Standby, Unfit, reason
 from perdure.journal.postgres_history import PLACE, History, Hosts, Place, hang_up
@@ -87,6 +97,22 @@ def parameters_of(url: str, *, connect_timeout: int, name: str) -> dict[str, Any
     return {**defaults, "fallback_application_name": name, "client_encoding": "UTF8"}
 
 
+class Query(NamedTuple):
+    """A statement with `$1`, `$2` ... for its parameters, their values, and the failpoints before
+    and after it is sent."""
+
+    sql: bytes
+    values: Sequence[Any] = ()
+    before: str = ""
+    after: str = ""
+
+
+_BINARY = pq.Format.BINARY
+_PREPARED = 500
+"""Statements that are prepared on a connection at most."""
+_numbers = count()
+
+
 class Unreplicated(psycopg.OperationalError):
     """A COMMIT whose wait for a synchronous standby was cancelled: its outcome is unknown."""
 
@@ -109,7 +135,7 @@ class Connection(psycopg.Connection[Any]):
         self.prepared = {}
         self.add_notice_handler(self._note_unreplicated)
 
-    def _note_unreplicated(self, notice: psycopg.errors.Diagnostic) -> None:
+    def _note_unreplicated(self, notice: errors.Diagnostic) -> None:
         # By the name of the function: messages may be in any language.
         if notice.source_function == "SyncRepWaitForLSN":
             self.unreplicated = True
@@ -127,11 +153,86 @@ class Connection(psycopg.Connection[Any]):
         left = max(0.0, self.give_up - time.monotonic())
         return super().wait(gen, interval, left if timeout is None else min(left, timeout))
 
+    def batch(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """The rows of each statement. Raises the error of the first that failed."""
+        transformer: abc.Transformer = Transformer(self)
+        dumped = [_dump(transformer, query.values) for query in queries]
+        pgconn = self.pgconn
+        pgconn.enter_pipeline_mode()
+        is_prepare: list[bool] = []
+        for query, values in zip(queries, dumped, strict=True):
+            if query.before:
+                failpoints.at(query.before)
+            is_prepare += _send(self, query.sql, *values)
+            if query.after:
+                if failpoints.hook is not None:  # so that the server does what was sent so far
+                    pgconn.flush()
+                failpoints.at(query.after)
+        pgconn.pipeline_sync()
+        results = self.wait(_exchange(pgconn, len(is_prepare)))
+        pgconn.exit_pipeline_mode()
+        for result in results:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                self.prepared.clear()  # statements after it were not prepared
+                raise errors.error_from_result(result)
+        found = zip(results, is_prepare, strict=True)
+        return [_rows(transformer, result) for result, prepares in found if not prepares]
+
     def hung_up(self) -> bool:
         """Whether an idle connection sends something: nothing was asked, so it is the end."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         return bool(poll.poll(0))
+
+
+def _dump(
+    transformer: abc.Transformer, values: Sequence[Any]
+) -> tuple[Sequence[Any], tuple[int, ...], Sequence[pq.Format]]:
+    """Values as libpq takes them, their types and formats."""
+    if not values:
+        return (), (), ()
+    dumped = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
+    return dumped, transformer.types or (), transformer.formats or ()
+
+
+def _send(
+    connection: Connection,
+    sql: bytes,
+    values: Sequence[Any],
+    types: tuple[int, ...],
+    formats: Sequence[pq.Format],
+) -> Sequence[bool]:
+    """Send a statement. For each result that it will have: whether it only prepares."""
+    pgconn, prepared, key = connection.pgconn, connection.prepared, (sql, types)
+    name = prepared.get(key) if connection.prepares else b""
+    if name:
+        pgconn.send_query_prepared(name, values, formats, _BINARY)
+        return (False,)
+    if name is None or len(prepared) > _PREPARED or not connection.prepares:
+        prepared[key] = b""  # the second use prepares it
+        pgconn.send_query_params(sql, values, types, formats, _BINARY)
+        return (False,)
+    name = prepared[key] = b"perdure_%d" % next(_numbers)
+    pgconn.send_prepare(name, sql, types)
+    pgconn.send_query_prepared(name, values, formats, _BINARY)
+    return (True, False)
+
+
+def _exchange(pgconn: pq.abc.PGconn, count: int) -> Generator[Any, Any, list[pq.abc.PGresult]]:
+    yield from send(pgconn)
+    results: list[pq.abc.PGresult] = []
+    for _ in range(count):
+        [result, *_] = yield from fetch_many(pgconn)
+        results.append(result)
+    yield from fetch_many(pgconn)  # the end of the pipeline
+    return results
+
+
+def _rows(transformer: abc.Transformer, result: pq.abc.PGresult) -> list[Row]:
+    if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
+        return []
+    transformer.set_pgresult(result)
+    return transformer.load_rows(0, result.ntuples, tuple)
 
 
 class Pool:
@@ -330,6 +431,6 @@ def _follows_prepared(connection: Connection) -> bool:
             ours = [name for name in names if name.startswith(_OURS)]
             for name in ours:  # it would be there for another client of the pooler
                 connection.execute(sql.SQL("DEALLOCATE {}").format(sql.Identifier(name)))
-    except psycopg.errors.DuplicatePreparedStatement:
+    except errors.DuplicatePreparedStatement:
         return False
     return bool(names) and not ours

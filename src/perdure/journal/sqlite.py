@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from perdure import failpoints
 from perdure.errors import BadArgument, BadURL, Closed, Error, Unavailable
-from perdure.journal.acknowledged import Acknowledged
+from perdure.journal.committer import Acknowledged
 from perdure.journal.migrate import migrate, version
 from perdure.journal.operation import (
     ENDED_INSIDE,

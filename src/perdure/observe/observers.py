@@ -15,10 +15,9 @@ from perdure.commands import runs
 from perdure.commands.runs import RunRow
 from perdure.errors import BadArgument
 from perdure.failures import Failures
-from perdure.journal import Journal, Statement, connect_later, rows_as
-from perdure.journal.acknowledged import Read
+from perdure.journal import Journal, Read, Statement, connect_later, rows_as
+from perdure.journal.changes import Committed
 from perdure.journal.clock import Clock
-from perdure.journal.committer import Committed
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
 from perdure.types import Observer
