@@ -428,7 +428,7 @@ def _note_refusal(schema: Any) -> None:
         _NOTED.add(cls)
         try:
             adapter_for(cls)
-            segment.serializer.codec.allowlist.check(cls.__module__, cls.__qualname__, "an answer")
+            segment.serializer.allowlist.check(cls.__module__, cls.__qualname__, "an answer")
         except Error as error:
             log.info(
                 "ask(response_schema=%s): nodes may use the answer's fields. To return the object "

@@ -45,8 +45,6 @@ from perdure.journal.clock import Clock
 from perdure.journal.migrate import migrations
 from perdure.observe.observers import Observers
 from perdure.recorded_calls import RecordingConnection
-from perdure.serde.codec import Codec
-from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import Redaction, hide_in_url
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
@@ -227,10 +225,7 @@ class Client(Verbs, Caller, ContextManaged):
         redact: Redaction | None = None,
         public_url: str | None = None,
     ) -> None:
-        envelope = (
-            ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
-        )
-        serializer = Serializer(Codec(allow, redact), envelope)
+        serializer = Serializer(allow, redact, encryption_keys)
         engine = ClientEngine(url, serializer, Observers(observe))
         self._compose(url, engine, clock, public_url)
 

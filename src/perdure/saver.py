@@ -54,8 +54,6 @@ from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
 from perdure.langgraph_port import compiled_graphs, configs, task_interrupts
-from perdure.serde.codec import Codec
-from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import Redaction
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
@@ -116,18 +114,14 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         self.durability = durability
         self._connect = journal if callable(journal) else lambda: connect_later(url)
         self._journal: Journal | None = None
-        self.serializer = Serializer(
-            Codec(allow, redact),
-            ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys),
-            max_bytes,
-        )
+        self.serializer = Serializer(allow, redact, encryption_keys, max_bytes)
         self._own_journal = journal is None or callable(journal)
         if journal is not None and not callable(journal):
             self._use(journal)
         self._cache_bytes = cache_bytes
         self.start_afresh()
         _SAVERS.add(self)
-        super().__init__(serde=_Serde(self.serializer.codec))
+        super().__init__(serde=_Serde(self.serializer))
 
     def start_afresh(self) -> None:
         """Make the state that belongs to this process alone. Internal."""
@@ -404,7 +398,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     def check_storable(self, found: CheckpointTuple) -> None:
         """Raise what `restore` would raise for the values of a checkpoint. Internal."""
         thread_id, ns, id = key_of(found.config)
-        where, encode = checkpoint_location(thread_id, ns, str(id)), self.serializer.codec.encode
+        where, encode = checkpoint_location(thread_id, ns, str(id)), self.serializer.encode
         for channel, value in found.checkpoint["channel_values"].items():
             encode(value, f"{channel} at {where}")
         for _, channel, value in found.pending_writes or ():
@@ -540,7 +534,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         Returns:
             This saver.
         """
-        self.serializer.codec.allowlist.add(extra_allowlist)
+        self.serializer.allowlist.add(extra_allowlist)
         return self
 
     def get_next_version(self, current: Any, channel: None) -> Any:
@@ -584,16 +578,16 @@ os.register_at_fork(after_in_child=_after_fork)
 class _Serde:
     """LangGraph's serializer interface, for code that asks a saver for its `serde`."""
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
+    def __init__(self, serializer: Serializer) -> None:
+        self._serializer = serializer
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        return "perdure", self._codec.encode(obj, "value")
+        return "perdure", self._serializer.encode(obj, "value")
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         if data[0] != "perdure":
             raise Error(f"A value serialized as {data[0]!r} is not perdure's and is not loaded.")
-        return self._codec.decode(data[1], "value")
+        return self._serializer.decode(data[1], "value")
 
 
 # Now, and not when a saver is made: a subgraph may be compiled before that.

@@ -241,7 +241,7 @@ def _opened(source: str | Source, target: Saver) -> Iterator[Opened]:
     if isinstance(source, BaseCheckpointSaver):
         yield source, None, lambda thread_id, place: {}
         return
-    types = target.serializer.codec.allowlist.types
+    types = target.serializer.allowlist.types
     scheme = source.partition(":")[0] if ":" in source else ""
     with _script_types(types) as also:
         serde = JsonPlusSerializer(allowed_msgpack_modules=[*types, *also])

@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 from perdure import Saver
 from perdure.checkpoint.values import RowKind
 from perdure.errors import Damaged, TypeNotAllowed
-from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
+from perdure.serde.serializer import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Serializer
 from tests.checkpoint.forged import forge_state, forge_value, forge_writes
 from tests.support import samples as s
 from tests.support.raw import LONG, config, put, values_of
@@ -172,7 +172,7 @@ def test_a_forged_type_is_refused_wherever_it_is(url: str, mark: Path, place: st
         value: Any = evil if place == "inline" else ormsgpack.Ext(*_unpacked(evil))
 
         def change(data: bytes) -> bytes:
-            state = Codec().decode(data, "x")
+            state = Serializer().decode(data, "x")
             state[index][key] = value
             return ormsgpack.packb(state)
 

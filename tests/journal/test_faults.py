@@ -19,8 +19,6 @@ from perdure.errors import Closed, Unavailable
 from perdure.journal import Journal, Op, connect
 from perdure.journal.names import random_number
 from perdure.journal.operation import Ambiguous
-from perdure.serde.codec import Codec
-from perdure.serde.encryption import ChecksumEnvelope
 from perdure.serde.serializer import Serializer
 from tests.support.cli_process import run_python
 from tests.support.entries import (
@@ -165,7 +163,7 @@ def test_when_a_reply_is_lost_an_operation_without_a_key_does_not_run_again_behi
     assert stored(bench.url) == [2], "deleting came first, so what came after it stays"
 
 
-SERIALIZER = Serializer(Codec(), ChecksumEnvelope())
+SERIALIZER = Serializer()
 THREAD = ThreadContent(metadata={"a": 1})
 LEAVES_NO_TRACE: dict[str, Callable[[], Op[Any]]] = {
     "drain": lambda: workers.request_drain("w", "ana", 1),

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from perdure.commands.events import is_end
 from perdure.observe.trace_fold import RUN, Span, TraceFold, effect_key
-from perdure.serde import places
-from perdure.serde.codec import Codec
-from perdure.serde.encryption import ChecksumEnvelope
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
@@ -27,7 +25,7 @@ from tests.support.agents import NOON
 from tests.support.fork_server import ForkServer
 
 pytestmark = pytest.mark.slow
-PLACE = places.of_trace("t", "r", "otel", 1)
+PLACE = Place("a trace", ())
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def recorded(fork_server: ForkServer) -> dict[str, list[Event]]:
 
 def folded(events: list[Event], *cuts: int) -> list[Span]:
     """The spans of these events, given in pieces, each to a process of its own."""
-    serializer, opened, spans = Serializer(Codec(), ChecksumEnvelope()), None, []
+    serializer, opened, spans = Serializer(), None, []
     for start, end in zip((0, *cuts), (*cuts, len(events)), strict=True):
         fold = TraceFold(opened)
         spans += fold.spans(events[start:end])

@@ -32,7 +32,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item, SearchItem
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
-from perdure.serde.codec import Codec
+from perdure.serde.serializer import Serializer
 from tests.support import samples as s
 
 NOW = dt.datetime(2026, 11, 4, 5, 6, 7, 89, tzinfo=dt.UTC)
@@ -108,14 +108,14 @@ SCALARS = [
 
 
 @pytest.fixture
-def codec() -> Codec:
-    return Codec(s.ALL)
+def codec() -> Serializer:
+    return Serializer(s.ALL)
 
 
-def again(codec: Codec, value: Any) -> Any:
+def again(codec: Serializer, value: Any) -> Any:
     """The value, stored and loaded by another codec, and stored again to the same bytes."""
     data = codec.encode(value, "x")
-    loaded = Codec(s.ALL).decode(data, "x")
+    loaded = Serializer(s.ALL).decode(data, "x")
     assert codec.encode(loaded, "x") == data
     return loaded
 
@@ -136,14 +136,16 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize(
     "value", [*BUILTIN, *ODD_KEYS, *LANGGRAPH, *CLASSES], ids=lambda one: type(one).__name__
 )
-def test_a_value_comes_back_equal_and_of_the_same_type(codec: Codec, value: Any) -> None:
+def test_a_value_comes_back_equal_and_of_the_same_type(codec: Serializer, value: Any) -> None:
     assert same(again(codec, value), value)
     nested = {"a": [value, (value, {"b": value})], 7: value}
     assert same(again(codec, nested), nested)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
-def test_a_message_comes_back_with_everything_it_had(codec: Codec, message: AnyMessage) -> None:
+def test_a_message_comes_back_with_everything_it_had(
+    codec: Serializer, message: AnyMessage
+) -> None:
     loaded = again(codec, message)
     assert same(loaded, message)
     assert same(loaded.__dict__, message.__dict__)
@@ -155,7 +157,7 @@ def test_a_message_comes_back_with_everything_it_had(codec: Codec, message: AnyM
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda one: type(one).__name__)
 def test_a_numpy_array_keeps_dtype_shape_order_and_can_be_written_to(
-    codec: Codec, array: Any
+    codec: Serializer, array: Any
 ) -> None:
     loaded = again(codec, {"a": (array,)})["a"][0]
     assert type(loaded) is np.ndarray
@@ -166,22 +168,22 @@ def test_a_numpy_array_keeps_dtype_shape_order_and_can_be_written_to(
 
 
 @pytest.mark.parametrize("scalar", SCALARS, ids=lambda one: type(one).__name__)
-def test_a_numpy_scalar_stays_one(codec: Codec, scalar: Any) -> None:
+def test_a_numpy_scalar_stays_one(codec: Serializer, scalar: Any) -> None:
     assert same(again(codec, [scalar])[0], scalar)
 
 
-def test_nan_and_the_sign_of_zero_are_kept(codec: Codec) -> None:
+def test_nan_and_the_sign_of_zero_are_kept(codec: Serializer) -> None:
     nan, zero = again(codec, [math.nan, -0.0])
     assert math.isnan(nan)
     assert math.copysign(1, zero) == -1
 
 
-def test_bytearray_and_memoryview_are_stored_as_bytes(codec: Codec) -> None:
-    loaded = Codec().decode(codec.encode([bytearray(b"a"), memoryview(b"b")], "x"), "x")
+def test_bytearray_and_memoryview_are_stored_as_bytes(codec: Serializer) -> None:
+    loaded = Serializer().decode(codec.encode([bytearray(b"a"), memoryview(b"b")], "x"), "x")
     assert loaded == [b"a", b"b"]
 
 
-def test_items_of_a_store_keep_all_their_slots(codec: Codec) -> None:
+def test_items_of_a_store_keep_all_their_slots(codec: Serializer) -> None:
     item = Item(value={"a": 1}, key="k", namespace=("n", "m"), created_at=NOW, updated_at=NOW)
     assert again(codec, item) == item
     found = SearchItem(("n",), "k", {"a": 1}, NOW, NOW, score=0.5)
@@ -190,7 +192,7 @@ def test_items_of_a_store_keep_all_their_slots(codec: Codec) -> None:
     assert (loaded.dict(), loaded.score) == (found.dict(), 0.5)
 
 
-def test_which_fields_were_set_is_kept(codec: Codec) -> None:
+def test_which_fields_were_set_is_kept(codec: Serializer) -> None:
     model = s.Open.model_validate({"extra": 1})
     later = s.Open()
     later.more = 2  # type: ignore[attr-defined]
@@ -198,7 +200,7 @@ def test_which_fields_were_set_is_kept(codec: Codec) -> None:
         assert again(codec, one).model_fields_set == one.model_fields_set
 
 
-def test_private_attributes_are_kept_and_unset_ones_stay_unset(codec: Codec) -> None:
+def test_private_attributes_are_kept_and_unset_ones_stay_unset(codec: Serializer) -> None:
     model = s.Private(n=1)
     model._secret = "other"
     model._list.append(3)
@@ -208,7 +210,7 @@ def test_private_attributes_are_kept_and_unset_ones_stay_unset(codec: Codec) -> 
         _ = loaded._unset
 
 
-def test_fields_that_init_does_not_take_are_kept_also_when_unset(codec: Codec) -> None:
+def test_fields_that_init_does_not_take_are_kept_also_when_unset(codec: Serializer) -> None:
     plain = s.Plain("a", [1])
     plain.total = 99
     assert again(codec, plain).total == 99
@@ -221,7 +223,7 @@ def test_fields_that_init_does_not_take_are_kept_also_when_unset(codec: Codec) -
 
 
 def test_what_an_object_set_beside_its_fields_is_kept_and_what_it_cached_is_not(
-    codec: Codec,
+    codec: Serializer,
 ) -> None:
     beside = s.Beside(2)
     assert beside.dear == 3
@@ -233,7 +235,7 @@ def test_what_an_object_set_beside_its_fields_is_kept_and_what_it_cached_is_not(
     assert (again(codec, names), again(codec, names).owner) == (names, "ana")
 
 
-def test_a_cached_property_of_a_model_does_not_make_it_look_changed(codec: Codec) -> None:
+def test_a_cached_property_of_a_model_does_not_make_it_look_changed(codec: Serializer) -> None:
     model = s.Forbids(n=2)
     assert model.doubled == 4
     s.RAN.clear()
@@ -241,7 +243,7 @@ def test_a_cached_property_of_a_model_does_not_make_it_look_changed(codec: Codec
     assert (loaded, s.RAN) == (model, [])
 
 
-def test_defaults_are_not_shared_between_loaded_messages(codec: Codec) -> None:
+def test_defaults_are_not_shared_between_loaded_messages(codec: Serializer) -> None:
     data = codec.encode(AIMessage("x"), "x")
     first = codec.decode(data, "x")
     first.tool_calls.append(CALL)
@@ -249,18 +251,18 @@ def test_defaults_are_not_shared_between_loaded_messages(codec: Codec) -> None:
     assert codec.decode(data, "x") == AIMessage("x")
 
 
-def test_a_dict_keeps_its_order(codec: Codec) -> None:
+def test_a_dict_keeps_its_order(codec: Serializer) -> None:
     assert list(again(codec, {"b": 1, "a": 2, "c": {2: 1, 1: 2}})["c"]) == [2, 1]
 
 
-def test_deep_nesting_costs_no_more_than_its_size(codec: Codec) -> None:
+def test_deep_nesting_costs_no_more_than_its_size(codec: Serializer) -> None:
     value: Any = {1: 2}
     for n in range(40):
         value = s.Model(n=n, deep={n: (value,)})
     assert same(again(codec, value), value)
 
 
-def test_langgraph_reads_the_same_from_a_loaded_snapshot(codec: Codec) -> None:
+def test_langgraph_reads_the_same_from_a_loaded_snapshot(codec: Serializer) -> None:
     snapshot = again(codec, _DeltaSnapshot([HumanMessage("x")]))
     assert type(snapshot) is _DeltaSnapshot
     assert snapshot == _DeltaSnapshot([HumanMessage("x")])

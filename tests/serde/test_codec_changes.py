@@ -13,10 +13,10 @@ import pytest
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr
 
 from perdure.errors import Damaged
-from perdure.serde.codec import Codec
+from perdure.serde.serializer import Serializer
 from tests.support import samples as s
 
-CODEC = Codec(s.ALL)
+CODEC = Serializer(s.ALL)
 Become = Callable[[type, type], None]
 
 
@@ -32,7 +32,7 @@ def become(monkeypatch: pytest.MonkeyPatch) -> Become:
 
 
 def loaded(data: bytes) -> Any:
-    return Codec(s.ALL).decode(data, "channel 'x' of thread 't'")
+    return Serializer(s.ALL).decode(data, "channel 'x' of thread 't'")
 
 
 def test_a_dataclass_gets_the_defaults_of_new_fields_and_loses_removed_ones(
@@ -148,7 +148,7 @@ def test_a_class_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_module_that_is_gone_is_named() -> None:
-    codec = Codec([("gone.away", "Thing")])
+    codec = Serializer([("gone.away", "Thing")])
     data = ormsgpack.packb(ormsgpack.Ext(2, ormsgpack.packb(["gone.away", "Thing", [{}]])))
     with pytest.raises(Damaged, match=r"gone\.away\.Thing no longer exists"):
         codec.decode(data, "x")

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, PrivateAttr
 
 from perdure.errors import Error, TypeNotAllowed, Unserializable
-from perdure.serde.codec import DEEPEST, Codec
+from perdure.serde.serializer import DEEPEST, Serializer
 from tests.support import samples as s
 
 LONE = "a\ud800b"
@@ -43,12 +43,12 @@ class Raises(s.Model):
 
 
 @pytest.fixture
-def codec() -> Codec:
+def codec() -> Serializer:
     mine = [Misnamed, Derived, MyPath, MyPurePath, Locked, Raises]
-    return Codec([*s.ALL, *mine, ("tests.serde.test_codec_refusals", "Local")])
+    return Serializer([*s.ALL, *mine, ("tests.serde.test_codec_refusals", "Local")])
 
 
-def test_a_structure_that_contains_itself_is_refused(codec: Codec) -> None:
+def test_a_structure_that_contains_itself_is_refused(codec: Serializer) -> None:
     knot: list[Any] = [1]
     knot.append({"a": knot})
     with pytest.raises(Unserializable, match=r"^x\[1\]\['a'\] .*contains itself"):
@@ -69,7 +69,7 @@ def test_a_structure_that_contains_itself_is_refused(codec: Codec) -> None:
     ids=["list", "dict", "odd dict", "tuple", "dataclass", "frozen"],
 )
 def test_nesting_is_refused_when_it_is_too_deep_and_what_is_not_refused_can_be_loaded(
-    codec: Codec, wrap: Any
+    codec: Serializer, wrap: Any
 ) -> None:
     def nested(depth: int) -> Any:
         value: Any = 1
@@ -83,7 +83,7 @@ def test_nesting_is_refused_when_it_is_too_deep_and_what_is_not_refused_can_be_l
             codec.encode(nested(depth), "x")
 
 
-def test_what_was_stored_near_the_limit_is_loaded_from_deep_in_the_stack(codec: Codec) -> None:
+def test_what_was_stored_near_the_limit_is_loaded_from_deep_in_the_stack(codec: Serializer) -> None:
     value: Any = 1
     for _ in range(DEEPEST - 1):
         value = s.Holder(value)
@@ -96,7 +96,7 @@ def test_what_was_stored_near_the_limit_is_loaded_from_deep_in_the_stack(codec: 
 
 
 def test_an_unknown_type_inside_an_allowed_one_is_refused(
-    codec: Codec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    codec: Serializer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PERDURE_TEST_MARK", str(tmp_path / "mark"))
     marked = s.Unknown()
@@ -107,13 +107,13 @@ def test_an_unknown_type_inside_an_allowed_one_is_refused(
 @pytest.mark.parametrize("value", [s.Text("a"), s.Number(1), s.Names(), s.Table(), s.Color.RED])
 def test_a_subclass_of_a_builtin_is_never_silently_its_base(value: Any) -> None:
     with pytest.raises(TypeNotAllowed):
-        Codec().encode([value], "x")
+        Serializer().encode([value], "x")
     with pytest.raises(TypeNotAllowed):
-        Codec().encode({value if value.__hash__ else 1: value}, "x")
+        Serializer().encode({value if value.__hash__ else 1: value}, "x")
 
 
 def test_allowing_a_type_later_is_enough() -> None:
-    codec = Codec()
+    codec = Serializer()
     with pytest.raises(TypeNotAllowed):
         codec.encode(s.Frozen(1), "x")
     codec.allowlist.add([s.Frozen])
@@ -121,12 +121,12 @@ def test_allowing_a_type_later_is_enough() -> None:
 
 
 def test_a_nested_class_is_allowed_by_its_last_name_as_langgraph_gives_it() -> None:
-    codec = Codec([("tests.support.samples", "Inner")])
+    codec = Serializer([("tests.support.samples", "Inner")])
     assert codec.decode(codec.encode(s.Outer.Inner(1), "x"), "x") == s.Outer.Inner(1)
 
 
 def test_two_parametrizations_that_are_called_the_same_are_refused_not_confused(
-    codec: Codec,
+    codec: Serializer,
 ) -> None:
     class Twin(BaseModel):
         pass
@@ -157,7 +157,7 @@ def test_two_parametrizations_that_are_called_the_same_are_refused_not_confused(
     ids=lambda one: type(one).__name__,
 )
 def test_one_pair_of_a_dict_is_refused_as_the_dict_would_be(
-    codec: Codec, pair: list[Any], path: str
+    codec: Serializer, pair: list[Any], path: str
 ) -> None:
     with pytest.raises(Unserializable) as told:
         codec.encode_pair(pair, "x")
@@ -167,7 +167,7 @@ def test_one_pair_of_a_dict_is_refused_as_the_dict_would_be(
     assert told.value.path == path
 
 
-def test_one_pair_of_a_dict_comes_back(codec: Codec) -> None:
+def test_one_pair_of_a_dict_comes_back(codec: Serializer) -> None:
     for pair in (["k", 1], [(1, 2), {"a": 1}], [None, {1: s.Frozen(2)}]):
         assert codec.decode(codec.encode_pair(pair, "x"), "x") == pair
 
@@ -175,4 +175,4 @@ def test_one_pair_of_a_dict_comes_back(codec: Codec) -> None:
 def test_allow_takes_classes_or_pairs_and_nothing_else() -> None:
     for wrong in ("tests.support.samples.Model", ("a", "b", "c"), s.Model(n=1), list[int]):
         with pytest.raises(Error, match="classes or"):
-            Codec([wrong])  # type: ignore[list-item]
+            Serializer([wrong])  # type: ignore[list-item]

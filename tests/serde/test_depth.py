@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.errors import Damaged, Unserializable
-from perdure.serde.codec import Codec
-from perdure.serde.depth import depth_at_most
+from perdure.errors import Unserializable
+from perdure.serde.serializer import FEW, Serializer, depth_at_most
 
 FORGED = """
 import sys, threading
 import ormsgpack
 from perdure.errors import Damaged
-from perdure.serde.codec import Codec
+from perdure.serde.serializer import Serializer
 
 def forged(objects, lists, wrap):
     data = b"\\xc0"
@@ -40,7 +38,7 @@ def attack():
         for wrap in [(b"\\x91", b""), (b"\\x92\\xc0", b""), (b"\\x92", b"\\xc0"),
                      (b"\\x81\\xa1k", b""), (b"\\x94\\x90\\x80\\xa0", b"")]:
             try:
-                Codec().decode(forged(objects, lists, wrap), "a row")
+                Serializer().decode(forged(objects, lists, wrap), "a row")
                 read += 1
             except Damaged:
                 refused += 1
@@ -80,10 +78,10 @@ def boxed(objects: int, lists: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("objects", "lists"), [(1, 199), (16, 252), (199, 0), (99, 1), (60, 2), (17, 9), (30, 30)]
+    ("objects", "lists"), [(1, 199), (16, 252), (199, 0), (99, 1), (60, 2), (17, 9)]
 )
 def test_what_is_stored_can_be_read(objects: int, lists: int) -> None:
-    codec, value = Codec([Box]), boxed(objects, lists)
+    codec, value = Serializer([Box]), boxed(objects, lists)
     found = codec.decode(codec.encode(value, "x"), "x")
     for _ in range(objects):
         assert isinstance(found, Box)
@@ -97,7 +95,7 @@ def test_what_is_stored_can_be_read(objects: int, lists: int) -> None:
 )
 def test_what_is_nested_deeper_is_refused_by_name(objects: int, lists: int) -> None:
     with pytest.raises(Unserializable, match=r"x.*nested"):
-        Codec([Box]).encode(boxed(objects, lists), "x")
+        Serializer([Box]).encode(boxed(objects, lists), "x")
 
 
 nested = st.recursive(
@@ -116,13 +114,6 @@ def _depth(value: Any) -> int:
 
 @given(nested)
 def test_the_depth_is_found_without_decoding(value: Any) -> None:
-    data = ormsgpack.packb(value)
-    assert depth_at_most(data, 16, "x") >= _depth(value)
-    padded = ormsgpack.packb([[]] * 40 + [value])
-    assert depth_at_most(padded, 16, "x") == 1 + _depth(value)
-
-
-@given(st.binary(max_size=200))
-def test_the_depth_of_anything_else_is_a_number_or_damaged(data: bytes) -> None:
-    with contextlib.suppress(Damaged):
-        assert depth_at_most(data, 0, "x") <= len(data)
+    assert depth_at_most(ormsgpack.packb(value)) >= _depth(value)
+    padded = ormsgpack.packb([[]] * 2 * FEW + [value])
+    assert depth_at_most(padded) == 1 + _depth(value)

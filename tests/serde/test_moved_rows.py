@@ -15,7 +15,7 @@ import pytest
 from perdure.checkpoint.operations import CheckpointRow, WritesRow
 from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.values import ValueRef
-from perdure.commands import runs, waits
+from perdure.commands import messages, runs, scores, waits
 from perdure.commands.effects import EffectRow
 from perdure.commands.events import EventRow, load_event
 from perdure.commands.messages import MessageRow, to_message
@@ -23,9 +23,7 @@ from perdure.commands.runs import RunRow
 from perdure.commands.schedules import ScheduleRow
 from perdure.commands.waits import WaitRow
 from perdure.errors import UNREADABLE
-from perdure.serde import places
-from perdure.serde.codec import Codec
-from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope, Place
 from perdure.serde.serializer import Serializer
 from perdure.types import State
 from tests.support import sealed_journal
@@ -43,8 +41,7 @@ class Reader:
     """Opens each blob of a row as perdure does."""
 
     def __init__(self, keys: dict[str, bytes] | None) -> None:
-        envelope = ChecksumEnvelope() if keys is None else EncryptedEnvelope(keys)
-        self.serializer = Serializer(Codec(), envelope)
+        self.serializer = Serializer(keys=keys)
         self.format = RowFormat(self.serializer)
         self.columns: dict[tuple[str, str], Callable[[Stored], Any]] = {
             ("perdure_runs", "setup"): self._run(runs.load_setup),
@@ -87,16 +84,16 @@ class Reader:
 
     def _signal(self, row: Stored) -> Any:
         names = ("thread_id", "id", "name", "key", "sent_at")
-        return self.serializer.loads(row["body"], places.of_signal(*(row[n] for n in names)))
+        return self.serializer.loads(row["body"], waits.signal_place(*(row[n] for n in names)))
 
     def _read(self, row: Stored) -> Any:
-        names = ("thread_id", "run_id", "task", "n")
-        return self.serializer.loads(row["body"], places.of_read(*(row[n] for n in names)))
+        name = f"read {row['n']} of task {row['task']!r} of run {row['run_id']}"
+        return self.serializer.loads(row["body"], Place(name, (row["thread_id"],)))
 
     def _score(self, row: Stored) -> Any:
         own = ("thread_id", "run_id", "name", "about", "value", "at")
         names = (*own, "kind", "label", "target", "target_id")
-        return self.serializer.loads(row["body"], places.of_score(*(row[n] for n in names)))
+        return self.serializer.loads(row["body"], scores.place_of(*(row[n] for n in names)))
 
     def _value(self, row: Stored) -> Any:
         ref = _pick(ValueRef, row)
@@ -220,10 +217,10 @@ async def test_who_answered_and_a_score_cannot_be_rewritten(
 def test_a_blob_of_an_older_version_opens_with_its_old_binding() -> None:
     for envelope in (ChecksumEnvelope(), EncryptedEnvelope(KEYS)):
         old = envelope.seal(b"x", "message m")
-        assert envelope.unseal(old, places.of_message("t", "m", "r", "topic", 1)) == b"x"
+        assert envelope.unseal(old, messages.place("t", "m", "r", "topic", 1)) == b"x"
         with pytest.raises(UNREADABLE):
-            envelope.unseal(old, places.of_message("t", "n", "r", "topic", 1))
-        new = envelope.seal(b"x", places.of_message("t", "m", "r", "topic", 1))
+            envelope.unseal(old, messages.place("t", "n", "r", "topic", 1))
+        new = envelope.seal(b"x", messages.place("t", "m", "r", "topic", 1))
         for byte in range(5):  # nor can a new one be made an old one
             with pytest.raises(UNREADABLE):
                 envelope.unseal(bytes([byte]) + new[1:], "message m")

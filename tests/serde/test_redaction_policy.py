@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from perdure import Redaction, Saver
 from perdure.commands.effect_payload import complete
 from perdure.errors import BadArgument, Unserializable
-from perdure.serde.codec import Codec
+from perdure.serde.serializer import Serializer
 from tests.support.raw import LONG, config, put, values_of
 
 HUSH = r"hush\d{1,9}"
@@ -43,7 +43,7 @@ class Person(BaseModel):
 
 POLICY = Redaction(keys=["pin", "*_pin"], patterns=[HUSH])
 TYPES = [(one.__module__, one.__qualname__) for one in (Colour, Account, Person)]
-CODEC = Codec(TYPES, POLICY)
+CODEC = Serializer(TYPES, POLICY)
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,18 @@ def test_what_a_policy_names_is_replaced_and_nothing_else(value: Any, stored: An
 
 def test_without_a_policy_values_are_not_searched() -> None:
     value = {"pin": object()}
-    assert Codec().redacted(value) is value
+    assert Serializer().redacted(value) is value
 
 
 def test_an_address_that_a_pattern_finds_is_replaced_as_a_whole() -> None:
-    codec = Codec(redact=Redaction(patterns=[r"10\.\d{1,3}\."]))
+    codec = Serializer(redact=Redaction(patterns=[r"10\.\d{1,3}\."]))
     assert codec.redacted([ipaddress.ip_address("10.0.0.1")]) == ["***"]
 
 
 def test_the_ready_made_patterns_find_what_they_are_named_after() -> None:
-    codec = Codec(redact=Redaction(patterns=[Redaction.EMAIL, Redaction.CARD, Redaction.TOKEN]))
+    codec = Serializer(
+        redact=Redaction(patterns=[Redaction.EMAIL, Redaction.CARD, Redaction.TOKEN])
+    )
     for text, stored in {
         "to ada.l+x@mail.example.com.": "to ***.",
         "card 4111 1111-1111 1111, ok": "card ***, ok",
@@ -134,11 +136,11 @@ def test_a_pattern_that_is_invalid_or_finds_too_much_is_refused(pattern: Any, wh
 
 def test_a_compiled_pattern_keeps_its_flags() -> None:
     patterns = [re.compile("HUSH1", re.IGNORECASE), re.compile(r"k\w", re.ASCII)]
-    assert Codec(redact=Redaction(patterns=patterns)).redacted("hush1 ké ka") == "*** ké ***"
+    assert Serializer(redact=Redaction(patterns=patterns)).redacted("hush1 ké ka") == "*** ké ***"
 
 
 def test_a_text_in_which_a_search_takes_too_long_is_replaced_as_a_whole() -> None:
-    codec = Codec(redact=Redaction(patterns=[r"(?:a|aa)+$"]))
+    codec = Serializer(redact=Redaction(patterns=[r"(?:a|aa)+$"]))
     began = time.process_time()
     assert codec.redacted(["a" * 60 + "!", "b"]) == ["***", "b"]
     assert time.process_time() - began < 10
@@ -152,7 +154,7 @@ def test_other_policies_that_make_no_sense_are_refused() -> None:
 
 def test_a_hostile_text_takes_linear_time() -> None:
     patterns = [Redaction.EMAIL, Redaction.CARD, Redaction.TOKEN]
-    redactor = Codec(redact=Redaction(keys=["*pin*"], patterns=patterns)).redactor
+    redactor = Serializer(redact=Redaction(keys=["*pin*"], patterns=patterns)).redactor
     assert redactor is not None
     for part in ("a", "1 ", "a.", "eyJ", '"pin": "', "\\", 'pin=\\"', "Bearer ", "a@b.", "pin"):
         times = []
@@ -172,15 +174,11 @@ def test_a_value_nested_very_deeply_is_refused_not_stored() -> None:
 
 
 def test_redacted_arguments_of_a_recorded_effect_are_taken_from_the_call() -> None:
-    from perdure.serde.encryption import ChecksumEnvelope
-    from perdure.serde.serializer import Serializer
-
-    serializer = Serializer(CODEC, ChecksumEnvelope())
     call = {"to": "ada", "pin": 1, "body": {"x_pin": 2, "text": "say hush1", "n": 1}, "t": "hush2"}
     recorded = CODEC.redacted(call)
-    assert complete(serializer, recorded, call) == call
+    assert complete(CODEC, recorded, call) == call
     changed = {**call, "to": "bob", "body": {**call["body"], "n": 2}}  # type: ignore[dict-item]
-    assert complete(serializer, recorded, changed) == {**call, "body": {**call["body"], "n": 1}}  # type: ignore[dict-item]
+    assert complete(CODEC, recorded, changed) == {**call, "body": {**call["body"], "n": 1}}  # type: ignore[dict-item]
 
 
 def test_a_saver_alone_gives_the_next_call_what_it_stored(sqlite_url: str) -> None:

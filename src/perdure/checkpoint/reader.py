@@ -72,7 +72,7 @@ class Reader:
         newest: bool = False,
         running: bool = False,
     ) -> Plan[CheckpointTuple]:
-        location, codec = checkpoint_location(*row[:3]), self._format.codec
+        location, codec = checkpoint_location(*row[:3]), self._format.serializer
         state = self._format.load_state(row)
         values = {channel: codec.decode(data, location) for channel, data in state.inline.items()}
         found = {c: StoredValue(len(d), hash(d), inline=d) for c, d in state.inline.items()}
@@ -122,7 +122,7 @@ class Reader:
         """The values at some refs of a checkpoint, and how they are stored, by channel."""
         rows = yield operations.values(row.thread_id, row.ns, refs, chains=True)
         bodies = self._format.load_values(row.thread_id, row.ns, rows)
-        codec, location = self._format.codec, checkpoint_location(*row[:3])
+        codec, location = self._format.serializer, checkpoint_location(*row[:3])
         return {ref.channel: load_value(codec, ref, bodies, location) for ref in refs}
 
     def _pending_writes(
@@ -152,7 +152,7 @@ class Reader:
                 if ref not in shared:
                     raise Damaged(location, f"row {ref} is missing")
                 element = shared[ref][element[4]]
-            return self._format.codec.decode(element, location)
+            return self._format.serializer.decode(element, location)
 
         return [
             (task_id, channel, [*map(value_of, elements)] if many else value_of(elements[0]))
@@ -230,7 +230,9 @@ class Reader:
     def _seeds(self, row: CheckpointRow, channels: Sequence[str]) -> Plan[dict[str, Any]]:
         """The values this checkpoint itself has for some channels."""
         location, inline = checkpoint_location(*row[:3]), self._format.load_state(row).inline
-        seeds = {c: self._format.codec.decode(inline[c], location) for c in channels if c in inline}
+        seeds = {
+            c: self._format.serializer.decode(inline[c], location) for c in channels if c in inline
+        }
         refs = [ref for ref in _refs(row) if ref.channel in channels]
         if refs:
             values = yield from self._values(row, refs)

@@ -55,7 +55,7 @@ class RowFormat:
 
     def __init__(self, serializer: Serializer) -> None:
         self.serializer = serializer
-        self.codec, self.envelope = serializer.codec, serializer.envelope
+        self.envelope = serializer.envelope
 
     def dump_state(
         self,
@@ -71,7 +71,7 @@ class RowFormat:
         extra = {name: fields[name] for name in others} if others else {}
         if self.serializer.redacts:
             redacted = self.serializer.redacted_entries(cast(dict[str, Any], metadata))
-            metadata, extra = cast(CheckpointMetadata, redacted), self.codec.redacted(extra)
+            metadata, extra = cast(CheckpointMetadata, redacted), self.serializer.redacted(extra)
         state = [
             fields["v"],
             fields["ts"],
@@ -84,9 +84,9 @@ class RowFormat:
             [channel for channel in delta if channel not in values] if delta else [],
         ]
         try:
-            data = self.codec.encode(state, location, own=True)
+            data = self.serializer.encode(state, location, own=True)
         except (Unserializable, TypeNotAllowed):
-            self.codec.encode(metadata, "metadata")  # most likely, and then it is named so
+            self.serializer.encode(metadata, "metadata")  # most likely, and then it is named so
             raise
         blob = self.envelope.seal(data, location, columns)
         if len(blob) > self.serializer.largest_blob:
@@ -98,7 +98,7 @@ class RowFormat:
         location = checkpoint_location(*row[:3])
         data = self.envelope.unseal(row.state, location, checkpoint_columns(*row[3:7]))
         try:
-            return CheckpointState(*self.codec.decode(data, location))
+            return CheckpointState(*self.serializer.decode(data, location))
         except TypeError as error:
             raise Damaged(location, str(error)) from error
 

@@ -113,7 +113,7 @@ class TaskWriter:
         check_channel(channel)
         if channel == ERROR and isinstance(value, BaseException):
             value = repr(value)  # as LangGraph's own savers do
-        encode, redactor = self._format.codec.encode, self._format.codec.redactor
+        encode, redactor = self._format.serializer.encode, self._format.serializer.redactor
         if redactor is not None:
             value = redactor.of_channel(channel, value)
         if type(value) is list and value:

@@ -31,7 +31,7 @@ from langchain_core.messages import BaseMessage
 
 from perdure.errors import Damaged
 from perdure.journal.names import check_text
-from perdure.serde.codec import Codec
+from perdure.serde.serializer import Serializer
 
 INLINE = 64
 """Values up to so many bytes are stored inside the checkpoint's row."""
@@ -134,7 +134,7 @@ def snapshot(value: Any) -> dict[str, Any] | None:
 
 
 def load_value(
-    codec: Codec, ref: ValueRef, rows: Mapping[ValueRef, bytes], location: str
+    codec: Serializer, ref: ValueRef, rows: Mapping[ValueRef, bytes], location: str
 ) -> tuple[Any, StoredValue]:
     """The value at `ref`, and how it is stored, from the rows of its chain."""
     changes: list[Any] = []
@@ -185,7 +185,7 @@ class Difference(NamedTuple):
 
 
 def difference(
-    codec: Codec,
+    codec: Serializer,
     channel: str,
     value: Any,
     before: StoredValue | None,
@@ -217,7 +217,7 @@ _NONE = Difference(StoredValue(1, hash(b"\xc0"), inline=b"\xc0"), None, ())
 
 
 def _elements_difference(
-    codec: Codec,
+    codec: Serializer,
     channel: str,
     value: Any,
     before: StoredValue | None,

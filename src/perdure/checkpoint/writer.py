@@ -220,7 +220,7 @@ class Writer:
         """
         thread_id, ns, _ = put.key
         known = parent.values if parent is not None else {}
-        codec, returned = self._format.codec, _returned(elements) if elements else {}
+        codec, returned = self._format.serializer, _returned(elements) if elements else {}
         values: dict[str, StoredValue] = {}
         shared: list[tuple[WriteElement, ValueRef, int]] = []
         for channel, value in put.checkpoint["channel_values"].items():

@@ -315,7 +315,7 @@ def _saver_of(client: Client, allow: Iterable[str]) -> Saver:
         found = import_object(place)
         if not isinstance(found, type):
             raise BadArgument(f"--allow {place} is not a class but {found!r}.")
-        saver.serializer.codec.allowlist.add([found])
+        saver.serializer.allowlist.add([found])
     return saver
 
 

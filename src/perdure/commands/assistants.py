@@ -16,7 +16,7 @@ from perdure.commands.connection import Connection
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound, UnknownGraph
 from perdure.journal import Op, Plan, Statement, first_as, read_op, rows_as, write_op
 from perdure.journal.names import check_text, random_number
-from perdure.serde import places
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
 
@@ -52,6 +52,10 @@ class Assistant(AssistantContent):
     """The random number of its last change; 0 if it has no row."""
 
 
+def _place(assistant_id: str, version: int, columns: tuple[str, str, int]) -> Place:
+    return Place(f"version {version} of assistant {assistant_id}", columns)
+
+
 class AssistantRow(NamedTuple):
     """An assistant as it is stored."""
 
@@ -67,9 +71,7 @@ class AssistantRow(NamedTuple):
     def load(self, serializer: Serializer, *, listed: bool = False) -> Assistant:
         """The assistant. One that is `listed` beside others may be unreadable: then its description
         says so."""
-        place = places.of_assistant_version(
-            self.id, self.version, self.graph, self.name, self.updated_at
-        )
+        place = _place(self.id, self.version, (self.graph, self.name, self.updated_at))
         try:
             content = serializer.loads(self.body, place, dict)
         except UNREADABLE as error:
@@ -112,10 +114,10 @@ def put(
     stored = {
         "description": serializer.redacted_text(content.description),
         "config": dict(serializer.redacted_entries(content.config)),
-        "context": serializer.codec.redacted(content.context, "context"),
+        "context": serializer.redacted(content.context, "context"),
         "metadata": dict(serializer.redacted_entries(content.metadata)),
     }
-    place = places.of_assistant_version(assistant_id, version, content.graph_id, content.name, now)
+    place = _place(assistant_id, version, (content.graph_id, content.name, now))
     params = {
         "id": assistant_id,
         "version": version,

@@ -42,10 +42,10 @@ def _is_injected(value: Any) -> bool:
 def encode_arguments(serializer: Serializer, name: str, stored: Mapping[str, Any]) -> bytes:
     """The arguments as bytes. Raises an error that names an argument that cannot be stored."""
     try:
-        return serializer.codec.encode(stored, f"the arguments of effect {name!r}")
+        return serializer.encode(stored, f"the arguments of effect {name!r}")
     except Exception:
         for argument, value in stored.items():
-            serializer.codec.encode(value, f"argument {argument!r} of effect {name!r}")
+            serializer.encode(value, f"argument {argument!r} of effect {name!r}")
         raise
 
 
@@ -63,9 +63,9 @@ def complete(
     serializer: Serializer, recorded: dict[str, Any], present: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Recorded arguments, and from the present call what was not stored of them."""
-    codec, hides = serializer.codec, names_of_secrets(serializer)
+    hides = names_of_secrets(serializer)
     filled = {
-        name: fill(value, present[name], lambda value: codec.redacted(hide(value)), hides)
+        name: fill(value, present[name], lambda value: serializer.redacted(hide(value)), hides)
         for name, value in recorded.items()
         if name in present and not hides(name)
     }
@@ -74,7 +74,7 @@ def complete(
 
 def names_of_secrets(serializer: Serializer) -> Callable[[Any], bool]:
     """Whether what has a name is a secret, by the name alone or by the policy."""
-    redactor = serializer.codec.redactor
+    redactor = serializer.redactor
     return is_secret if redactor is None else lambda n: is_secret(n) or redactor.hides(n)
 
 
@@ -114,7 +114,7 @@ def dump_error(
     text = describe(serializer, error, secrets)
     args = [redact(one, secrets) if isinstance(one, str) else hide(one) for one in error.args]
     try:
-        size = len(serializer.codec.encode(args, "args"))
+        size = len(serializer.encode(args, "args"))
         # Half: the text, which repeats some of it, is stored beside it.
         fits = size <= serializer.largest_blob // 2
         storable = fits and redact(repr(args), secrets) == repr(args)
@@ -123,7 +123,7 @@ def dump_error(
     if not storable:
         args = [text["message"]]
     type_name = [kind.__module__, kind.__qualname__]
-    args = serializer.codec.redacted(args)
+    args = serializer.redacted(args)
     stored = {**text, "asked": interrupts, "type": type_name, "args": args}
     return serializer.dumps(stored, row.outcome_place(state), own=True)
 

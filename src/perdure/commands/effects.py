@@ -32,7 +32,7 @@ from perdure.journal import (
     with_params,
 )
 from perdure.journal.clock import HostTime
-from perdure.serde.places import Place
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment
 from perdure.types import EventKind, RunError

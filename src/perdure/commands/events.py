@@ -37,7 +37,7 @@ from perdure.journal import (
     write_op,
 )
 from perdure.journal.names import random_number
-from perdure.serde import places
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
 from perdure.types import Actor, Event, EventKind, State
@@ -193,6 +193,11 @@ def is_input(step: Mapping[str, Any]) -> bool:
     return step.get("source") == "input" or (step.get("step") == 0 and not step.get("nodes"))
 
 
+def _place(change: int, at: int) -> Place:
+    """SQL decides which runs have an event, and its kind: what may be is in the blob."""
+    return Place(f"event {change}", (at,))
+
+
 def dump_event(
     serializer: Serializer,
     number: int,
@@ -208,7 +213,7 @@ def dump_event(
     if serializer.redacts:
         data = dict(redacted_data(serializer, data))
     stored = [data, thread_id, run_id, [*map(str, kinds)]]
-    return serializer.dumps(stored, places.of_event(number, at), own=True)
+    return serializer.dumps(stored, _place(number, at), own=True)
 
 
 def redacted_data(serializer: Serializer, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -218,7 +223,7 @@ def redacted_data(serializer: Serializer, data: Mapping[str, Any]) -> Mapping[st
 
 def load_event(serializer: Serializer, row: EventRow) -> dict[str, Any]:
     """The data of an event. Raises `Damaged` if it is another run's, or of another kind."""
-    place = places.of_event(row.change, row.at)
+    place = _place(row.change, row.at)
     stored = serializer.loads(row.body, place, (dict, list))
     if isinstance(stored, dict):  # from before events were bound to their runs
         return stored
@@ -367,6 +372,11 @@ class Trace(NamedTuple):
         return own | {"change": self.change}
 
 
+def trace_place(thread_id: str, run_id: str, sink: str, n: int) -> Place:
+    """Where what is open at a sink belongs."""
+    return Place(f"trace of run {run_id} for {sink}", (thread_id, n))
+
+
 class Unexported(NamedTuple):
     """The events of a run that a sink has not been given yet."""
 
@@ -398,7 +408,7 @@ def take_traces(
 def _taken(serializer: Serializer, sink: str, change: int, row: TraceRow) -> Trace:
     opened = None
     if row.n:
-        place = places.of_trace(row.thread_id, row.run_id, sink, row.n)
+        place = trace_place(row.thread_id, row.run_id, sink, row.n)
         with contextlib.suppress(*UNREADABLE):  # then it is given from its beginning again
             opened = serializer.loads(row.body, place, dict)
     return Trace(row.thread_id, row.run_id, sink, row.n, opened, change)
@@ -431,7 +441,7 @@ def note_trace(
     more: bool,
 ) -> Op[None]:
     """Note that a sink has the events up to `n`. With `more` it is due again at once."""
-    place = places.of_trace(trace.thread_id, trace.run_id, trace.sink, n)
+    place = trace_place(trace.thread_id, trace.run_id, trace.sink, n)
     params = {
         **trace.params,
         "was": trace.n,

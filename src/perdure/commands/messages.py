@@ -33,7 +33,7 @@ from perdure.journal import (
     write_op,
 )
 from perdure.journal.names import check_text, random_number
-from perdure.serde import places
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS, moment, position_after
 from perdure.types import Message, Retry
@@ -154,12 +154,17 @@ def _to_messages(serializer: Serializer, rows: Rows) -> list[Message]:
     return messages
 
 
+def place(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -> Place:
+    """Where the payload of a message belongs."""
+    return Place(f"message {id}", (thread_id, run_id, topic, sent_at))
+
+
 def to_message(serializer: Serializer, row: MessageRow) -> Message:
     """A message as its receiver gets it."""
     if not row.body and row.topic.startswith((f"{WEBHOOK}.", f"{WEBHOOK}:", f"{MAIL}:")):
         return _message(row)  # its content is read from the journal
-    place = places.of_message(row.thread_id, row.id, row.run_id, row.topic, row.sent_at)
-    return _message(row, serializer.loads(row.body, place))
+    where = place(row.thread_id, row.id, row.run_id, row.topic, row.sent_at)
+    return _message(row, serializer.loads(row.body, where))
 
 
 def _message(row: MessageRow, payload: Any = None, damaged: str | None = None) -> Message:

@@ -26,7 +26,7 @@ from perdure.errors import (
     needs_extra,
 )
 from perdure.journal import NO_PROOF, Op, Plan, Rows, Statement
-from perdure.serde import places
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import LAST_MS, check_duration, moment, utc_time
 from perdure.types import Actor, WaitRecord, WaitState
@@ -39,15 +39,17 @@ ENTRY = "server secret"
 _FIND = Statement("entry", {"name": ENTRY})
 
 
+PLACE = Place("the secret of this journal's servers", ())
+
+
 def server_secret(serializer: Serializer) -> Plan[bytes]:
     """Read the secret; create it on first use."""
-    place = places.of_server_secret()
     body: bytes | None = yield Op("server_secret", [_FIND], _body)
     if body is None:
-        body = yield _insert(serializer.dumps(secrets.token_hex(BYTES), place, own=True))
+        body = yield _insert(serializer.dumps(secrets.token_hex(BYTES), PLACE, own=True))
     if body is None:
-        raise Damaged(place.name, "it was deleted just now")
-    return bytes.fromhex(serializer.loads(body, place, str))
+        raise Damaged(PLACE.name, "it was deleted just now")
+    return bytes.fromhex(serializer.loads(body, PLACE, str))
 
 
 def _insert(body: bytes) -> Op[bytes | None]:

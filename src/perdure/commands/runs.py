@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument, Damaged, NotFound
 from perdure.journal import Op, Plan, Rows, Statement, first_as, read_op, rows_as, with_params
-from perdure.serde import places
-from perdure.serde.places import Place
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS
 from perdure.types import Control, EventKind, RunError, State
@@ -412,11 +411,13 @@ _BY_NAME = ("effects", "signals")
 
 def place(row: RunRow, column: str) -> Place:
     """Where the labels, the output or the error of a run belong."""
-    return places.of_run(column, row.thread_id, row.id)
+    return Place(f"{column} of run {row.id}", (row.thread_id,))
 
 
 def setup_place(row: RunRow) -> Place:
-    return places.of_setup(row.thread_id, row.id, row.graph, row.version, row.key, row.created_at)
+    """Where what a run was started with belongs."""
+    columns = (row.thread_id, row.graph, row.version, row.key, row.created_at)
+    return Place(f"setup of run {row.id}", columns)
 
 
 def load_setup(serializer: Serializer, row: RunRow) -> dict[str, Any]:
@@ -518,7 +519,7 @@ def dump_output(serializer: Serializer, row: RunRow, output: list[Any]) -> bytes
     """A run's output: [value], or [checkpoint, channels, the rest] if it is in a checkpoint."""
     if len(output) == 1:
         return serializer.dumps(output, place(row, "output"), "the output")
-    stored = [*output[:2], serializer.codec.redacted(output[2], "the output")]
+    stored = [*output[:2], serializer.redacted(output[2], "the output")]
     return serializer.dumps(stored, place(row, "output"), "the output", own=True)
 
 

@@ -16,8 +16,7 @@ from perdure.commands.starting import make_setup
 from perdure.errors import UNREADABLE, BadArgument, NotFound
 from perdure.journal import Op, Plan, Row, first_as, read_op, rows_as, write_op
 from perdure.journal.names import check_text
-from perdure.serde import places
-from perdure.serde.places import Place
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import maybe_moment, milliseconds, moment
 from perdure.types import Done, Schedule
@@ -60,7 +59,8 @@ class ScheduleRow(NamedTuple):
     @property
     def place(self) -> Place:
         """What its body is bound to."""
-        return places.of_schedule(self.name, self.graph, self.cron, self.timezone, self.catch_up)
+        columns = (self.graph, self.cron, self.timezone, self.catch_up)
+        return Place(f"schedule {self.name!r}", columns)
 
     def load(self, serializer: Serializer) -> dict[str, Any]:
         """What its runs are started with."""

@@ -23,8 +23,7 @@ from perdure.journal import (
     with_params,
 )
 from perdure.journal.names import check_id, check_text
-from perdure.serde import places
-from perdure.serde.places import Place
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
 from perdure.types import Event, EventKind, PromptVersion, Score, ScoreKind
@@ -54,6 +53,23 @@ class ScoreRow(NamedTuple):
     change: int
 
 
+def place_of(
+    thread_id: str,
+    run_id: str,
+    name: str,
+    about: str,
+    value: float,
+    at: int,
+    *other: str | None,
+) -> Place:
+    """Where the comment of a score belongs. That of a number about a run or a named part of it is
+    as it was before there were others."""
+    columns: tuple[Any, ...] = (thread_id, value, at)
+    if other != ("number", None, "", ""):
+        columns += other
+    return Place(f"score {name!r} of {about!r} of run {run_id}", columns)
+
+
 def put(
     serializer: Serializer, thread_id: str, score: Score, seen: int, attempt: int | None = None
 ) -> Op[bool]:
@@ -79,7 +95,7 @@ def _put(
     target = next((name for name in TARGETS if getattr(score, name) is not None), "")
     target_id = getattr(score, target) if target else ""
     columns = (value, made.now, score.kind.value, score.label, target, target_id)
-    place = places.of_score(made.thread_id, score.run_id, score.name, score.about, *columns)
+    place = place_of(made.thread_id, score.run_id, score.name, score.about, *columns)
     body: list[Any] = [serializer.redacted_text(score.comment), actor_name(score.by)]
     if score.prompts:
         body.append({"prompts": [list(one) for one in score.prompts]})
@@ -160,7 +176,7 @@ def _to_score(serializer: Serializer, thread_id: str, run_id: str, row: ScoreRow
         effect=row.target_id if row.target == "effect" else None,
     )
     columns = (value, row.at, row.kind, row.label, row.target, row.target_id)
-    place = places.of_score(thread_id, run_id, row.name, row.about, *columns)
+    place = place_of(thread_id, run_id, row.name, row.about, *columns)
     try:
         return replace(score, **_load(serializer, row, place))
     except UNREADABLE as error:

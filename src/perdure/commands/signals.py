@@ -12,7 +12,6 @@ from perdure.commands.connection import Connection
 from perdure.errors import BadArgument
 from perdure.journal import Op, Plan, Statement, with_params
 from perdure.journal.names import check_text, new_id
-from perdure.serde import places
 from perdure.serde.serializer import Serializer
 from perdure.verbs import call_key, check_name, verb
 
@@ -35,7 +34,7 @@ def store_signal(
     """Store a signal and wake the run that waits for it. False if its key was sent before."""
     params: dict[str, Any] = {"thread_id": thread_id, "signal_id": signal_id, "name": name}
     params |= {"key": key, "now": now}
-    place = places.of_signal(thread_id, signal_id, name, key, now)
+    place = waits.signal_place(thread_id, signal_id, name, key, now)
     params["body"] = serializer.dumps(value, place, f"signal {name!r}")
     return Op(
         f"signal {name!r} to thread {thread_id!r}",

@@ -29,7 +29,7 @@ from perdure.errors import BadArgument, ThreadBusy
 from perdure.journal import EventStatement, Op, Plan, Statement, with_params
 from perdure.journal.names import check_id, new_id, random_number
 from perdure.langgraph_port import checkpoint_names
-from perdure.serde import places
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import deadline, moment
 from perdure.types import Durability, EventKind, Run, State, Strategy
@@ -257,7 +257,8 @@ def accept(
     made = change(thread_id, run_id or new_id(), now)
     begin = deadline("after", after, lambda: moment(now))
     ready = (now if begin is None else begin) + round(reserve * 1000)
-    place = places.of_setup(thread_id, made.run_id, *graph, key, now)
+    # As `runs.setup_place`.
+    place = Place(f"setup of run {made.run_id}", (thread_id, *graph, key, now))
     row: RunRow | None = yield _start_op(
         on.serializer,
         made,

@@ -25,8 +25,7 @@ from perdure.errors import BadArgument
 from perdure.journal import Journal, Op, Plan, Row, Rows, Statement, is_left, read_op, with_params
 from perdure.journal.changes import stream_of
 from perdure.journal.clock import Clock
-from perdure.serde import places
-from perdure.serde.places import Place
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
 from perdure.types import ENDED, Chunk, Event, Kind, State
@@ -91,7 +90,8 @@ class StreamedRun(NamedTuple):
 
 
 def place(thread_id: str, run_id: str, row: StreamRow) -> Place:
-    return places.of_stream(thread_id, run_id, row.n, row.last, row.token, row.at, row.replaces)
+    columns = (thread_id, row.token, row.at, row.replaces)
+    return Place(f"chunks {row.n} to {row.last} of run {run_id}", columns)
 
 
 def dump(
@@ -120,7 +120,7 @@ def load_with_tasks(
     """The chunks of a row, each with the tasks it comes from."""
     where = place(thread_id, run_id, row)
     stored = serializer.loads(row.body, where, list)
-    decode, name, at = serializer.codec.decode, where.name, moment(row.at)
+    decode, name, at = serializer.decode, where.name, moment(row.at)
     extras = [decode(extra, name) for extra in stored[1:]]
     chunks = []
     for n, (mode, namespace, blob, extra, tasks) in enumerate(stored[0], row.n):

@@ -32,7 +32,7 @@ from perdure.journal import (
     write_op,
 )
 from perdure.journal.names import check_text, random_number
-from perdure.serde import places
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import LAST_MS, maybe_moment, moment
 
@@ -54,6 +54,11 @@ class ThreadContent:
     config: Mapping[str, Any] = field(default_factory=dict)
     ttl: float | None = None
     """Minutes from its last change until it is erased."""
+
+
+def _place(thread_id: str, created_at: int) -> Place:
+    """What callers say about a thread. SQL decides its graph and its assistant."""
+    return Place(f"record of thread {thread_id}", (created_at,))
 
 
 class ThreadRow(NamedTuple):
@@ -78,7 +83,7 @@ class ThreadRow(NamedTuple):
         assistant."""
         stored: dict[str, Any] = {}
         if self.body is not None:
-            place = places.of_thread(self.thread_id, self.created_at)
+            place = _place(self.thread_id, self.created_at)
             stored = serializer.loads(self.body, place, dict)
         own: dict[str, Any] = {}
         if self.graph is not None:
@@ -117,7 +122,7 @@ def _params(
         "config": dict(serializer.redacted_entries(content.config)),
         "ttl": content.ttl,
     }
-    place = places.of_thread(thread_id, created_at)
+    place = _place(thread_id, created_at)
     return {
         "thread_id": thread_id,
         "graph": graph,

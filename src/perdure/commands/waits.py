@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from perdure.commands import runs
+from perdure.commands import messages, runs
 from perdure.commands.connection import Connection
 from perdure.commands.events import Change, change
 from perdure.commands.runs import RunRow, names_in_pieces
@@ -43,9 +43,7 @@ from perdure.journal import (
     write_op,
 )
 from perdure.journal.names import check_id, check_text, maybe_id
-from perdure.serde import places
-from perdure.serde.encryption import is_bound_to_place
-from perdure.serde.places import Place
+from perdure.serde.encryption import Place, is_bound_to_place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment, position_after
 from perdure.types import EventKind, Kind, State, Wait, WaitRecord, WaitState
@@ -101,18 +99,10 @@ class WaitRow(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """What its body is bound to."""
-        return places.of_wait(
-            self.thread_id,
-            self.id,
-            self.run_id,
-            self.kind,
-            self.name,
-            self.interrupt_id,
-            self.wake_at,
-            self.expires_at,
-            self.created_at,
-        )
+        """What its body is bound to. Its asker may move."""
+        question = (self.kind, self.name, self.interrupt_id, self.wake_at, self.expires_at)
+        columns = (self.thread_id, self.run_id, *question, self.created_at)
+        return Place(f"body of wait {self.id}", columns)
 
     @property
     def is_breakpoint(self) -> bool:
@@ -121,9 +111,13 @@ class WaitRow(NamedTuple):
 
     @property
     def asker(self) -> Place:
-        """What its seal is bound to."""
+        """What its seal is bound to: the task that an answer is handed to."""
         task = (self.ns, self.checkpoint_id, self.task_id, self.path, self.stamp)
-        return places.of_asker(self.thread_id, self.id, *task)
+        return Place(f"asker of wait {self.id}", (self.thread_id, *task))
+
+
+def signal_place(thread_id: str, id: str, name: str, key: str | None, sent_at: int) -> Place:
+    return Place(f"signal {id}", (thread_id, name, key, sent_at))
 
 
 class Body(NamedTuple):
@@ -228,7 +222,7 @@ def wait_id(
     serializer: Serializer, run_id: str, question: Question, body: Body, interrupt_id: str
 ) -> str:
     """The id of a wait: a hash of the run, the place that asks and the value shown."""
-    shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
+    shown = serializer.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{run_id}|{interrupt_id}|{question.kind}".encode()
     return hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
 
@@ -263,24 +257,16 @@ def ask(
         "expires_at": question.expires_at,
         "reopens": int(id in reopened),
     }
-    wait = places.of_wait(
-        made.thread_id,
-        id,
-        made.run_id,
-        question.kind.value,
-        question.name,
-        interrupt_id,
-        question.wake_at,
-        question.expires_at,
-        made.now,
-    )
+    asked = [params[one] for one in ("kind", "name", "interrupt_id", "wake_at", "expires_at")]
+    columns = (made.thread_id, made.run_id, *asked, made.now)
+    wait = Place(f"body of wait {id}", columns)  # as `WaitRow.place`
     if serializer.redacts:
-        redacted = serializer.codec.redacted
+        redacted = serializer.redacted
         value = body.value if question.runs else redacted(body.value, "the value of an interrupt")
         body = body._replace(value=value, before=redacted(body.before, "an answer"))
     params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt", own=True)
-    names = ("ns", "checkpoint_id", "task_id", "path", "stamp")
-    asker = places.of_asker(made.thread_id, id, *(params[name] for name in names))
+    task = [params[one] for one in ("ns", "checkpoint_id", "task_id", "path", "stamp")]
+    asker = Place(f"asker of wait {id}", (made.thread_id, *task))  # as `WaitRow.asker`
     params["seal"] = serializer.envelope.seal(b"", asker)
     data = {
         "wait": id,
@@ -314,7 +300,7 @@ def _announcement(
         "response_schema": body.schema,
         "expires_at": maybe_moment(question.expires_at),
     }
-    place = places.of_message(made.thread_id, message_id, made.run_id, to.topic, made.now)
+    place = messages.place(made.thread_id, message_id, made.run_id, to.topic, made.now)
     message = serializer.dumps(payload, place, "the value of an interrupt", own=True)
     params = {**made.params, "wait_id": id, "message_id": message_id, "topic": to.topic}
     params["body"] = message
@@ -433,7 +419,7 @@ def discard(row: WaitRow, run: RunRow) -> Op[None]:
 
 
 def answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:
-    return places.of_answer(row.thread_id, row.id, row.run_id, by, now)
+    return Place(f"answer of wait {row.id}", (row.thread_id, row.run_id, by, now))
 
 
 def fire(
@@ -540,7 +526,7 @@ def load_signals(
 ) -> dict[tuple[str, str | None], Any]:
     """The values of signals by wait id and name."""
     return {
-        (wait_id, name): serializer.loads(body, places.of_signal(thread_id, id, name, key, sent_at))
+        (wait_id, name): serializer.loads(body, signal_place(thread_id, id, name, key, sent_at))
         for id, wait_id, name, key, sent_at, body in rows
     }
 

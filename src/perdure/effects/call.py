@@ -100,7 +100,7 @@ class Call:
         if task.segment is not None:
             task.segment.secrets.update(self._secrets)
         self._encoded = effect_payload.encode_arguments(task.serializer, spec.name, self._stored)
-        self._stored = task.serializer.codec.redacted(self._stored)
+        self._stored = task.serializer.redacted(self._stored)
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
         self._digest = digest(identified_by)
@@ -280,7 +280,7 @@ class Call:
         if usage is not None:
             data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
-        return task.serializer.codec.redacted(result)  # as a replay gives it
+        return task.serializer.redacted(result)  # as a replay gives it
 
     def failed(self, error: Exception) -> Plan[None]:
         """Store a final exception, and raise it."""

@@ -172,4 +172,4 @@ class TransactionalCall:
         data = {"attempt": row.attempts, "transactional": True, **self.call.prompts_in_event()}
         op = effects.write_state(task.owner, settled, now, event=(task.serializer, data))
         transaction.run(op.render())
-        return settled, task.serializer.codec.redacted(result)
+        return settled, task.serializer.redacted(result)

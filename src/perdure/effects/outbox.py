@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perdure.commands import messages
 from perdure.effects import simulation
 from perdure.effects.context import current
 from perdure.effects.decorator import Effect, perform
@@ -17,7 +18,6 @@ from perdure.effects.task import current_task
 from perdure.errors import NotInRun
 from perdure.journal import Statement
 from perdure.journal.names import check_text
-from perdure.serde import places
 
 
 def outbox(topic: str, payload: Any = None) -> str:
@@ -53,7 +53,7 @@ def _store(topic: str, payload: Any) -> str:
     id = f"{context.key}-{context.messages}"
     context.messages += 1
     owner, now = context.owner, context.now
-    place = places.of_message(owner.thread_id, id, owner.run_id, topic, now)
+    place = messages.place(owner.thread_id, id, owner.run_id, topic, now)
     params = {
         "thread_id": owner.thread_id,
         "id": owner.run_id,

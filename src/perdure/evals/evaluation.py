@@ -163,7 +163,7 @@ class _Call:
         return Evaluation(self.name, tuple(await asyncio.gather(*map(judge, cases))))
 
     def _cases(self, examples: Iterable[Example], repetitions: int) -> Iterator[_Case]:
-        encode = self.runtime.engine.serializer.codec.encode
+        encode = self.runtime.engine.serializer.encode
         settings = [dict(self.rules), self.setup.get("context"), self.setup["config"]]
         seen: set[str] = set()
         for example in examples:

@@ -89,7 +89,7 @@ class BoundCall:
         if metadata := self._config.get("metadata"):
             self._config["metadata"] = {**metadata, **redacted(_plain(metadata))}
         if tags := self._config.get("tags"):
-            self._config["tags"] = serializer.codec.redacted(list(tags))
+            self._config["tags"] = serializer.redacted(list(tags))
 
     def forget_place(self) -> None:
         """Begin where the thread is."""

@@ -310,7 +310,7 @@ def redacted_output(serializer: Serializer, value: Any) -> Any:
 def _redacted(serializer: Serializer, value: Any, name: Any = None) -> Any:
     """A value, or with `name` the only value of a dict, redacted."""
     try:
-        found = serializer.codec.redacted(value)
+        found = serializer.redacted(value)
     except Error:
         found = value
     return found if name is None else next(iter(found.values()))

@@ -105,7 +105,7 @@ class Questions:
         with contextlib.suppress(Exception):  # an array does not say yes or no
             if bool(one == other):
                 return True
-        encode = self._progress.serializer.codec.encode
+        encode = self._progress.serializer.encode
         return bool(encode(one, "a question") == encode(other, "a question"))
 
     def ask(

@@ -11,8 +11,7 @@ from weakref import WeakMethod
 from perdure.commands.effects import Owner
 from perdure.execution.progress import Progress
 from perdure.journal import Journal, Statement, read_op
-from perdure.serde import places
-from perdure.serde.places import Place
+from perdure.serde.encryption import Place
 
 T = TypeVar("T")
 
@@ -106,4 +105,4 @@ class RecordedReads:
 
 
 def _place(run: Mapping[str, Any], task: str, n: int) -> Place:
-    return places.of_read(run["thread_id"], run["id"], task, n)
+    return Place(f"read {n} of task {task!r} of run {run['id']}", (run["thread_id"],))

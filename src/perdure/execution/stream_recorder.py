@@ -81,7 +81,7 @@ class StreamRecorder:
         """Namespaces that resume from a checkpoint and have not emitted that state yet."""
         self.after_wait = False
         """Whether the segment resumes after a wait, rather than after a crash or a failure."""
-        redactor = serializer.codec.redactor
+        redactor = serializer.redactor
         self.hides_pieces = redactor is not None and bool(redactor.policy.patterns)
         """Whether to leave out pieces of messages: a redaction pattern cannot match a secret that
         is split over several."""
@@ -209,7 +209,7 @@ class StreamRecorder:
         return found[1]
 
     def _encode(self, mode: str, value: Any) -> bytes:
-        encode = self._serializer.codec.encode
+        encode = self._serializer.encode
         try:
             return encode(value, mode)
         except Error as error:
@@ -232,7 +232,7 @@ class StreamRecorder:
         if depth and isinstance(value, (list, tuple)):
             return [self._simplified(one, depth - 1) for one in value]
         try:
-            self._serializer.codec.encode(value, "")
+            self._serializer.encode(value, "")
         except Error:
             return f"<{type(value).__name__}>"
         return value

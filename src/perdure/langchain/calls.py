@@ -86,7 +86,7 @@ class ModelCall(_Call):
         if self._commands:
             packed["commands"] = list(self._commands)
         if self.task is not None and len(packed) > 1:
-            self.task.serializer.codec.encode(packed, "the response of the model")
+            self.task.serializer.encode(packed, "the response of the model")
         return packed
 
     def unpack(self, packed: Any) -> ModelResponse[Any]:

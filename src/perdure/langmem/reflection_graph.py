@@ -100,7 +100,7 @@ class ReflectionGraph:
             config.get("callbacks"),
         )
         try:
-            self._runtime.saver.serializer.codec.encode(result, "the result")
+            self._runtime.saver.serializer.encode(result, "the result")
         except Error as error:  # the memories are what counts
             log.warning(
                 "The result of reflection %s is not stored, its memories are: %s", run_id, error

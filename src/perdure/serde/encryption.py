@@ -1,9 +1,13 @@
 """The envelope around every stored blob: a checksum, or authenticated encryption.
 
-Both are bound to the place of the blob, so that a blob that was changed, or moved to another place,
-is `Damaged` and never read as something else. With keys given, a row that is not encrypted is
-refused; the key's id is stored with the row, so that keys can be rotated: old rows open with their
-old key, new ones are written with the first key of the mapping.
+Both are bound to the place of the blob: the columns of its row that say whose it is and decide what
+it does. A blob that was changed, one that was moved to another thread, run or task, or one whose
+deciding columns were changed, is `Damaged` and never read as something else. Columns that SQL
+computes are not among them; `docs/guides/safe-loading.md` says what that leaves open.
+
+With keys given, a row that is not encrypted is refused; the key's id is stored with the row, so
+that keys can be rotated: old rows open with their old key, new ones are written with the first key
+of the mapping.
 
 A blob begins with one of these bytes, which says what it is bound to:
 
@@ -16,16 +20,27 @@ bound to an id, which moves with its row, until there were places; `unseal` stil
 
 from __future__ import annotations
 
+import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument, Damaged, Error, WrongKey, needs_extra
-from perdure.serde.places import Place, bound_text
 
+bound_text: Callable[[list[Any]], str] = json.JSONEncoder(default=repr).encode
+"""The text of `["place", name, *columns]` that an envelope authenticates. It must never change for
+a stored row."""
 _CHECKSUM, _ENCRYPTED = (1, 3), (2, 4)
 """The first byte of a blob: bound to a text, bound to a place."""
+
+
+class Place(NamedTuple):
+    """Where a blob belongs. The module of each noun says which columns its blobs are bound to."""
+
+    name: str
+    """Its name in messages, and all that blobs of older versions are bound to."""
+    columns: tuple[Any, ...]
 
 
 class Unreadable(NamedTuple):

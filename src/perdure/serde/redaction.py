@@ -5,7 +5,7 @@ for texts, such as exceptions: it removes the secrets that a call was given, and
 one: `Authorization: Bearer ...`, a password in a URL, `"api_key": "..."`.
 
 `Redaction` is a policy: keys whose values are secrets, and patterns that find secrets in texts. It
-is applied where values become bytes (`Codec.encode`), so everything stored has passed it.
+is applied where values become bytes (`Serializer.encode`), so everything stored has passed it.
 `Redactor` walks over the encoded value: the names of fields, of dict keys and of types are all
 there, and no object of the user's is touched. Anybody may have written a text, so a search that
 takes longer than `PATIENCE` is given up, and the whole text is replaced.
