@@ -64,9 +64,8 @@ class ClientEngine(RecordingConnection):
     def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         from perdure.checkpoint.cache import CheckpointCache  # LangGraph takes seconds to import
         from perdure.checkpoint.reader import Reader
-        from perdure.checkpoint.row_format import RowFormat
 
-        reader = Reader(RowFormat(self.serializer), CheckpointCache(1, 0))
+        reader = Reader(self.serializer, CheckpointCache(1, 0))
         return (yield from reader.state_at(thread_id, checkpoint_id))
 
 

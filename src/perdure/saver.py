@@ -2,7 +2,7 @@
 
 Each method is written once, as a plan that yields operations and gets their results back; the
 blocking methods and the coroutines only differ in how they run it. What they wait for is decided
-by `perdure.checkpoint.writer` and `task_writes`.
+by `perdure.checkpoint.writer`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,10 @@ from langgraph.checkpoint.base import (
 )
 
 from perdure.checkpoint.cache import CheckpointCache
-from perdure.checkpoint.config import READ, Search, configurable, key_of
-from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.raised_interrupts import RaisedInterrupts
-from perdure.checkpoint.reader import Reader, without_command_answer
-from perdure.checkpoint.row_format import RowFormat, checkpoint_location
-from perdure.checkpoint.task_writes import TaskWriter
+from perdure.checkpoint.reader import Reader, Search, without_command_answer
+from perdure.checkpoint.rows import checkpoint_at, checkpoint_location, configurable, key_of
 from perdure.checkpoint.writer import Put, Writer
 from perdure.commands import events
 from perdure.context_managed import ContextManaged
@@ -127,16 +124,14 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         """Make the state that belongs to this process alone. Internal."""
         self._opening = threading.Lock()
         self._cache = cache = CheckpointCache(1024, self._cache_bytes)
-        self._format = row_format = RowFormat(self.serializer)
         self.raised = RaisedInterrupts()
-        self._writer = Writer(self.durability, row_format, cache)
-        self._task_writer = TaskWriter(self.durability, row_format, cache, self.raised)
-        self.reader = Reader(row_format, cache)
+        self._writer = Writer(self.durability, self.serializer, cache, self.raised)
+        self.reader = Reader(self.serializer, cache)
 
     @property
     def pruner(self) -> Pruner:
         """Plans that delete and copy checkpoints. Internal."""
-        return Pruner(self._format, self._cache, self.journal.capabilities)
+        return Pruner(self.serializer, self._cache, self.journal.capabilities)
 
     # -- opening and closing
 
@@ -242,7 +237,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             untouched = not segment.progress.has_written
             blank = untouched and not (key.id or segment.row.has_checkpoints)
         running = configs.is_graph_run(config["configurable"])
-        plan = self.reader.get_tuple(key, running, blank, config["configurable"].get(READ))
+        plan = self.reader.get_tuple(key, running, blank)
         if segment is not None and not segment.keeps_resume:
             plan = without_command_answer(plan)
         return plan, not untouched
@@ -347,7 +342,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             task_id: The id of the task.
             task_path: The path of the task in its graph.
         """
-        if queued := self._task_writer.put(self.journal, config, writes, task_id, task_path):
+        if queued := self._writer.put_writes(self.journal, config, writes, task_id, task_path):
             self.journal.wait(queued)
 
     def aput_writes(
@@ -361,7 +356,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         # Not a coroutine function: LangGraph calls it when the task ends and runs what it
         # returns later, when the checkpoint may already be there. So it is queued now.
         try:
-            queued = self._task_writer.put(self.journal, config, writes, task_id, task_path)
+            queued = self._writer.put_writes(self.journal, config, writes, task_id, task_path)
         except BaseException as error:  # LeaseLost too: raised here, asyncio would print it
             return _raise(error)
         return self._await(queued)
@@ -393,7 +388,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             by_task.setdefault(task_id, []).append((channel, value))
         for task_id, task_writes in by_task.items():
             path = paths.get(task_id, "")
-            self._task_writer.put(self.journal, config, task_writes, task_id, path)
+            self._writer.put_writes(self.journal, config, task_writes, task_id, path)
 
     def check_storable(self, found: CheckpointTuple) -> None:
         """Raise what `restore` would raise for the values of a checkpoint. Internal."""

@@ -26,8 +26,8 @@ from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-from perdure.checkpoint import operations
-from perdure.checkpoint.config import configurable
+from perdure.checkpoint import rows
+from perdure.checkpoint.rows import configurable
 from perdure.commands import threads as thread_records
 from perdure.errors import BadArgument, Error, TypeNotAllowed
 from perdure.journal.clock import JournalClock
@@ -138,8 +138,8 @@ def _import_thread(source: Source, paths: Paths, target: Saver, thread_id: str) 
     try:
         found = source.list({"configurable": {"thread_id": thread_id}})
         wanted = sorted(_place(one) for one in found)
-        rows = target.journal.do(operations.checkpoints_of(thread_id))
-        stored = {(row.id, row.ns) for row in rows}
+        known = target.journal.do(rows.checkpoints_of(thread_id))
+        stored = {(row.id, row.ns) for row in known}
         missing = [place for place in wanted if place not in stored]
         if not wanted:
             raise Error(f"The source has no thread {thread_id!r}.")
@@ -155,7 +155,7 @@ def _import_thread(source: Source, paths: Paths, target: Saver, thread_id: str) 
             # Most likely what the others have too. Nothing is stored yet.
             target.check_storable(newest)
             id, ns = missing[0]  # of this one a killed import may have stored the writes
-            target.journal.do(operations.delete_checkpoints(thread_id, [(ns, id)]))
+            target.journal.do(rows.delete_checkpoints(thread_id, [(ns, id)]))
         try:
             for ns, id in last.items():
                 if (id, ns) in wanted:  # else it was made here, after an earlier import

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perdure.checkpoint.row_format import (
+from perdure.checkpoint.rows import (
     checkpoint_columns,
     checkpoint_location,
     value_location,

@@ -22,7 +22,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 from perdure import Saver
-from perdure.checkpoint.row_format import value_location
+from perdure.checkpoint.rows import value_location
 from perdure.checkpoint.values import RowKind, ValueRef
 from perdure.errors import Error
 from perdure.serde.encryption import ChecksumEnvelope

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import failpoints
-from perdure.checkpoint.operations import delete_thread
+from perdure.checkpoint.rows import delete_thread
 from perdure.commands import messages, question_links, threads, workers
 from perdure.commands.threads import ThreadContent
 from perdure.commands.workers import WorkerRow

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.operations import CheckpointRow, WritesRow
-from perdure.checkpoint.row_format import RowFormat
+from perdure.checkpoint.rows import CheckpointRow, WritesRow, load_state, load_values, load_writes
 from perdure.checkpoint.values import ValueRef
 from perdure.commands import messages, runs, scores, waits
 from perdure.commands.effects import EffectRow
@@ -42,7 +41,6 @@ class Reader:
 
     def __init__(self, keys: dict[str, bytes] | None) -> None:
         self.serializer = Serializer(keys=keys)
-        self.format = RowFormat(self.serializer)
         self.columns: dict[tuple[str, str], Callable[[Stored], Any]] = {
             ("perdure_runs", "setup"): self._run(runs.load_setup),
             ("perdure_runs", "labels"): self._run(runs.load_labels),
@@ -69,11 +67,13 @@ class Reader:
                 self.serializer, _pick(MessageRow, row)
             ),
             ("perdure_scores", "body"): self._score,
-            ("perdure_checkpoints", "state"): lambda row: self.format.load_state(
-                _pick(CheckpointRow, row)
+            ("perdure_checkpoints", "state"): lambda row: load_state(
+                self.serializer, _pick(CheckpointRow, row)
             ),
             ("perdure_values", "body"): self._value,
-            ("perdure_writes", "body"): lambda row: self.format.load_writes(_pick(WritesRow, row)),
+            ("perdure_writes", "body"): lambda row: load_writes(
+                self.serializer, _pick(WritesRow, row)
+            ),
         }
 
     def _run(self, load: Callable[..., Any]) -> Callable[[Stored], Any]:
@@ -97,7 +97,7 @@ class Reader:
 
     def _value(self, row: Stored) -> Any:
         ref = _pick(ValueRef, row)
-        return self.format.load_values(row["thread_id"], row["ns"], [(ref, row["body"])])
+        return load_values(self.serializer, row["thread_id"], row["ns"], [(ref, row["body"])])
 
 
 BOUND = {

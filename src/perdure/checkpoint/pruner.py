@@ -12,20 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from perdure.checkpoint import operations
+from perdure.checkpoint import rows
 from perdure.checkpoint.cache import CheckpointCache
-from perdure.checkpoint.operations import CheckpointRow
-from perdure.checkpoint.row_format import (
-    RowFormat,
-    checkpoint_columns,
+from perdure.checkpoint.rows import (
+    CheckpointRow,
     checkpoint_location,
     value_location,
     writes_location,
 )
 from perdure.checkpoint.values import ValueRef
 from perdure.errors import Error
-from perdure.journal import Capabilities, Op, Plan, Row, Statement, in_pieces
+from perdure.journal import Capabilities, Op, Plan, Row, Statement, in_pieces, no_result
 from perdure.journal.names import check_text
+from perdure.serde.serializer import Serializer
 
 T = TypeVar("T")
 
@@ -37,12 +36,9 @@ class Pruner:
     """Plans that delete and copy."""
 
     def __init__(
-        self,
-        row_format: RowFormat,
-        cache: CheckpointCache,
-        capabilities: Capabilities,
+        self, serializer: Serializer, cache: CheckpointCache, capabilities: Capabilities
     ) -> None:
-        self._format, self._cache = row_format, cache
+        self._serializer, self._cache = serializer, cache
         self._capabilities = capabilities
         self._per_batch = capabilities.statements_per_batch or PER_BATCH
 
@@ -54,15 +50,15 @@ class Pruner:
         """Delete a thread. Its checkpoints go first and at once, so a crash in between leaves rows
         that nothing refers to: deleting again deletes them."""
         check_text("thread_id", thread_id)
-        yield from in_pieces(operations.delete_thread(thread_id, self._capabilities.delete_count))
+        yield from in_pieces(rows.delete_thread(thread_id, self._capabilities.delete_count))
         self._cache.forget(thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str], only: str | None = None) -> Plan[None]:
         """Delete the checkpoints of runs; with `only`, on that thread alone: forks have copies."""
         runs = {*_check_texts("run_id", run_ids)}
-        threads = (yield operations.threads_of_runs(runs)) if only is None else [only]
+        threads = (yield rows.threads_of_runs(runs)) if only is None else [only]
         for thread_id in sorted({*threads}):
-            checkpoints = yield operations.checkpoints_of(thread_id)
+            checkpoints = yield rows.checkpoints_of(thread_id)
             doomed = {row[1:3] for row in checkpoints if row.run_id in runs}
             if doomed := self._spare(checkpoints, doomed):
                 yield from self._delete(thread_id, doomed)
@@ -77,11 +73,11 @@ class Pruner:
         threads = None if thread_ids is None else _check_texts("thread_id", thread_ids)
         now = time.time_ns() // 1_000_000
         limit = now + 1 if older_than is None else now - older_than // timedelta(milliseconds=1)
-        for thread_id in (yield operations.threads()) if threads is None else threads:
+        for thread_id in (yield rows.threads_of_runs([None])) if threads is None else threads:
             if strategy == "delete" and older_than is None:
                 yield from self.delete_thread(thread_id)
                 continue
-            checkpoints = yield operations.checkpoints_of(thread_id)
+            checkpoints = yield rows.checkpoints_of(thread_id)
             doomed = {row[1:3] for row in checkpoints if row.created_at < limit}
             if strategy == "keep_latest":
                 newest = {row.ns: row.id for row in checkpoints}
@@ -98,11 +94,11 @@ class Pruner:
         """
         newest_first = sorted(doomed, key=lambda one: one[1], reverse=True)
         for some in _chunks(newest_first, max(1, self._per_batch // 2)):
-            yield operations.delete_checkpoints(thread_id, some)
+            yield rows.delete_checkpoints(thread_id, some)
         self._cache.forget(thread_id)
         count = self._capabilities.delete_count
-        yield from in_pieces(operations.delete_old_effects(thread_id, count))
-        bases, used = yield operations.value_bases(thread_id)
+        yield from in_pieces(rows.delete_old_effects(thread_id, count))
+        bases, used = yield rows.value_bases(thread_id)
         reached: set[tuple[str, ValueRef]] = set()
         for ns, ref in used:
             at: ValueRef | None = ref
@@ -111,7 +107,7 @@ class Pruner:
                 base = bases.get((ns, at))
                 at = None if base is None else at._replace(seq=at.seq - 1, step=base)
         for garbage in _chunks(sorted(bases.keys() - reached), self._per_batch):
-            yield operations.delete_values(thread_id, garbage)
+            yield rows.delete_values(thread_id, garbage)
 
     def _spare(
         self, checkpoints: Sequence[CheckpointRow], doomed: set[tuple[str, str]]
@@ -126,14 +122,14 @@ class Pruner:
         for row in checkpoints:
             if row[1:3] in doomed:
                 continue
-            unfinished = set(self._format.load_state(row).unfinished)
+            unfinished = set(rows.load_state(self._serializer, row).unfinished)
             above = by_id.get((row.ns, row.parent_id or ""))
             while unfinished and above is not None:
                 known = spared.setdefault(above[1:3], set())
                 if unfinished <= known:
                     break  # from here on up it is spared for these channels already
                 known |= unfinished
-                unfinished.intersection_update(self._format.load_state(above).unfinished)
+                unfinished.intersection_update(rows.load_state(self._serializer, above).unfinished)
                 above = by_id.get((above.ns, above.parent_id or ""))
         return doomed - spared.keys()
 
@@ -148,25 +144,27 @@ class Pruner:
             check_text("thread_id", thread_id)
         if source == target:
             raise Error(f"copy_thread: source and target are both {source!r}.")
-        if (yield operations.checkpoints_of(target)):
+        if (yield rows.checkpoints_of(target)):
             raise Error(f"copy_thread: there is a thread {target!r} already; delete it first.")
-        checkpoints, values, writes = yield operations.whole_thread(source)
+        checkpoints, values, writes = yield rows.whole_thread(source)
         name, database = f"copy_thread {source!r}", self._capabilities
-        rows = [self._copied_value(row, source, target) for row in values]
-        rows += [self._copied_writes(row, source, target) for row in writes]
+        parts = [self._copied_value(row, source, target) for row in values]
+        parts += [self._copied_writes(row, source, target) for row in writes]
         last = [self._copied_checkpoint(row, target) for row in checkpoints]
         database.check(name, last)
-        batches = [*database.batches(rows, self._per_batch)]
-        if len(rows) + len(last) <= self._per_batch and database.holds(database.size(rows + last)):
-            batches, last = [], rows + last
+        batches = [*database.batches(parts, self._per_batch)]
+        if len(parts) + len(last) <= self._per_batch and database.holds(
+            database.size(parts + last)
+        ):
+            batches, last = [], parts + last
         for some in [*batches, last]:
-            yield Op(name, some, lambda rows: None, write=True)
+            yield Op(name, some, no_result, write=True)
         self._cache.forget(target)
 
     def _copied_value(self, row: Row, source: str, target: str) -> Statement:
         ns, ref, base, body = row[0], ValueRef(*row[1:5]), row[5], row[6]
         body = self._moved(body, value_location(source, ns, ref), value_location(target, ns, ref))
-        return operations.insert_value(target, ns, ref, base, body)
+        return rows.insert_value(target, ns, ref, base, body)
 
     def _copied_writes(self, row: Row, source: str, target: str) -> Statement:
         key = row[:4]
@@ -176,15 +174,15 @@ class Pruner:
         return Statement("insert_writes", {**params, "run_id": None, "token": None})
 
     def _copied_checkpoint(self, row: CheckpointRow, target: str) -> Statement:
-        places = checkpoint_location(*row[:3]), checkpoint_location(target, *row[1:3])
-        state = self._moved(row.state, *places, checkpoint_columns(*row[3:7]))
+        places = row.location, checkpoint_location(target, *row[1:3])
+        state = self._moved(row.state, *places, row.columns)
         params = row._replace(thread_id=target, state=state)._asdict()
         unguarded = {"base": None, "base_step": None, "lease_of": None}
         return Statement("insert_checkpoint", {**params, **unguarded})
 
     def _moved(self, blob: bytes, source: str, target: str, columns: str = "") -> bytes:
         """A blob in a new envelope: an envelope is bound to the location of its row."""
-        envelope = self._format.envelope
+        envelope = self._serializer.envelope
         return envelope.seal(envelope.unseal(blob, source, columns), target, columns)
 
 

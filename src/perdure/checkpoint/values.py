@@ -134,7 +134,7 @@ def snapshot(value: Any) -> dict[str, Any] | None:
 
 
 def load_value(
-    codec: Serializer, ref: ValueRef, rows: Mapping[ValueRef, bytes], location: str
+    serializer: Serializer, ref: ValueRef, rows: Mapping[ValueRef, bytes], location: str
 ) -> tuple[Any, StoredValue]:
     """The value at `ref`, and how it is stored, from the rows of its chain."""
     changes: list[Any] = []
@@ -148,7 +148,7 @@ def load_value(
         kind = body[0]
         if kind == RowKind.WHOLE:
             data = body[1:]
-            return codec.decode(data, location), StoredValue(len(data), hash(data), ref=ref)
+            return serializer.decode(data, location), StoredValue(len(data), hash(data), ref=ref)
         content = ormsgpack.unpackb(body[1:])
         if kind in (RowKind.LIST, RowKind.DICT):
             break
@@ -160,7 +160,7 @@ def load_value(
         for n, data in sets:
             encoded[n] = data
         encoded[start : start + delete] = inserted
-    objects = [codec.decode(data, location) for data in encoded]
+    objects = [serializer.decode(data, location) for data in encoded]
     elements = ChainElements(list if kind == RowKind.LIST else dict, objects, encoded, size)
     stored = StoredValue(sum(elements.sizes), 0, ref=ref, elements=elements)
     return objects if kind == RowKind.LIST else dict(objects), stored
@@ -185,7 +185,7 @@ class Difference(NamedTuple):
 
 
 def difference(
-    codec: Serializer,
+    serializer: Serializer,
     channel: str,
     value: Any,
     before: StoredValue | None,
@@ -201,8 +201,8 @@ def difference(
         return _NONE
     kind = type(value)
     if (kind is list or kind is dict) and value:
-        return _elements_difference(codec, channel, value, before, returned, step)
-    data = codec.encode(value, channel)
+        return _elements_difference(serializer, channel, value, before, returned, step)
+    data = serializer.encode(value, channel)
     if before is not None and before.elements is None and before.hash == hash(data):
         return Difference(before, None, ())
     stored = StoredValue(len(data), hash(data))
@@ -217,7 +217,7 @@ _NONE = Difference(StoredValue(1, hash(b"\xc0"), inline=b"\xc0"), None, ())
 
 
 def _elements_difference(
-    codec: Serializer,
+    serializer: Serializer,
     channel: str,
     value: Any,
     before: StoredValue | None,
@@ -228,12 +228,12 @@ def _elements_difference(
         items = value
 
         def encode(n: int) -> bytes:
-            return codec.encode(items[n], f"{channel}[{n}]")
+            return serializer.encode(items[n], f"{channel}[{n}]")
     else:
         items = [list(pair) for pair in value.items()]
 
         def encode(n: int) -> bytes:
-            return codec.encode_pair(items[n], channel)
+            return serializer.encode_pair(items[n], channel)
 
     last = before.elements if before is not None else None
     if before is not None and before.ref is not None and last and last.kind is type(value):
@@ -245,7 +245,7 @@ def _elements_difference(
     encoded = [encode(n) for n in range(len(items))]
     size = sum(map(len, encoded))
     if size <= INLINE:
-        data = codec.encode(value, channel)
+        data = serializer.encode(value, channel)
         return Difference(StoredValue(len(data), hash(data), inline=data), None, ())
     body = bytes([RowKind.LIST if type(value) is list else RowKind.DICT]) + ormsgpack.packb(encoded)
     elements = ChainElements(type(value), items, encoded, len(body))

@@ -1,9 +1,9 @@
-"""From LangGraph's put to operations: a checkpoint as its difference from the one before.
+"""From LangGraph's put and put_writes to operations: a checkpoint as its difference from the one
+before, and what the tasks of a step returned.
 
-`put` is ordered after the `put_writes` of its step (`task_writes`). LangGraph submits both to a
-thread pool and waits for neither, so a checkpoint can arrive first. It shows which tasks it is made
-of: its `versions_seen` moved for them, or its parent sent them. `put` waits until their writes are
-queued.
+`put` is ordered after the `put_writes` of its step. LangGraph submits both to a thread pool and
+waits for neither, so a checkpoint can arrive first. It shows which tasks it is made of: its
+`versions_seen` moved for them, or its parent sent them. `put` waits until their writes are queued.
 
 The bytes of a value that a task returned and a checkpoint then holds are stored once: when both
 go into the same transaction, the write refers to the checkpoint's row.
@@ -30,11 +30,13 @@ from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     get_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from perdure.checkpoint.cache import (
     RESIZED,
@@ -43,12 +45,17 @@ from perdure.checkpoint.cache import (
     TaskWrites,
     WriteElement,
 )
-from perdure.checkpoint.operations import CheckpointKey, insert_value
-from perdure.checkpoint.row_format import (
-    RowFormat,
-    checkpoint_columns,
+from perdure.checkpoint.raised_interrupts import RaisedInterrupts, Writes
+from perdure.checkpoint.rows import (
+    CheckpointKey,
+    CheckpointRow,
     checkpoint_location,
+    dump_state,
+    dump_writes,
+    insert_value,
+    key_of,
     value_location,
+    writes_location,
 )
 from perdure.checkpoint.values import (
     INLINE,
@@ -59,13 +66,18 @@ from perdure.checkpoint.values import (
     is_trusted,
     refs_to_json,
 )
-from perdure.execution.segment import Segment
+from perdure.errors import Error
+from perdure.execution.segment import KEY, Segment, find
 from perdure.journal import Journal, Op, Statement, no_result
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
 from perdure.langgraph_port import checkpoint_names, configs
+from perdure.serde.redaction import redact
+from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
+TaskKey = tuple[str, str, str, str]
+"""Thread, namespace, checkpoint and task of a task's writes."""
 ARRIVAL = 2.0
 """Seconds `put` waits at most for the writes of its step to arrive from LangGraph's threads."""
 
@@ -85,10 +97,14 @@ class Writer:
     """Queues checkpoints behind the writes of their step, with the least that must be stored."""
 
     def __init__(
-        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache
+        self,
+        durability: Durability,
+        serializer: Serializer,
+        cache: CheckpointCache,
+        raised: RaisedInterrupts,
     ) -> None:
         self._durability: Durability = durability
-        self._format, self._cache = row_format, cache
+        self._serializer, self._cache, self._raised = serializer, cache, raised
 
     def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
@@ -164,20 +180,14 @@ class Writer:
                 ran.update(parent.sends)
             nodes = sorted(filter(checkpoint_names.is_node, ran))
             statements += segment.progress.step(ns, checkpoint["id"], put.key.id, metadata, nodes)
-        elements: list[tuple[str, WriteElement]] = []
-        for one in written:
-            elements += one.elements
+        elements = [one for task in written for one in task.elements]
         values, shared = self._values(put, parent, elements, step, statements)
-        size, refs = 0, []
-        for value in values.values():
-            size += value.size
-            if value.ref is not None:
-                refs.append(value.ref)
-        location = checkpoint_location(thread_id, ns, checkpoint["id"])
-        row = self._row(put, values, location, step, size, refs)
-        row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)
-        row["lease_of"] = None if segment is None else segment.owner.run_id
-        statements.append(Statement("insert_checkpoint", row))
+        size = sum(value.size for value in values.values())
+        row = self._row(put, values, step, size)
+        params = row._asdict()
+        params["base"], params["base_step"] = (parent.id, parent.step) if parent else (None, None)
+        params["lease_of"] = None if segment is None else segment.owner.run_id
+        statements.append(Statement("insert_checkpoint", params))
 
         def share() -> None:
             for element, ref, n in shared:
@@ -197,11 +207,11 @@ class Writer:
         seen = checkpoint["versions_seen"]
         sends = checkpoint_names.sent_nodes(checkpoint["channel_values"])
         return CachedCheckpoint(checkpoint["id"], step, values, seen, sends, size), Op(
-            f"put {location}",
+            f"put {row.location}",
             statements,
             no_result,
             write=True,
-            key=Statement("find_checkpoint", row),
+            key=Statement("find_checkpoint", params),
             otherwise=refused,
             prepare=share if shared else None,
         )
@@ -220,7 +230,7 @@ class Writer:
         """
         thread_id, ns, _ = put.key
         known = parent.values if parent is not None else {}
-        codec, returned = self._format.serializer, _returned(elements) if elements else {}
+        serializer, returned = self._serializer, _returned(elements) if elements else {}
         values: dict[str, StoredValue] = {}
         shared: list[tuple[WriteElement, ValueRef, int]] = []
         for channel, value in put.checkpoint["channel_values"].items():
@@ -229,54 +239,150 @@ class Writer:
                 values[channel] = before
                 continue
             check_channel(channel)
-            if codec.redactor is not None:
-                value = codec.redactor.of_channel(channel, value)
+            if serializer.redactor is not None:
+                value = serializer.redactor.of_channel(channel, value)
             stored, body, inserted = difference(
-                codec, channel, value, before, returned.get(channel), step
+                serializer, channel, value, before, returned.get(channel), step
             )
             values[channel] = stored
             if body is not None and stored.ref is not None:
                 base = None if before is None or before.ref is None else before.ref.step
                 location = value_location(thread_id, ns, stored.ref)
-                body = self._format.envelope.seal(body, location)
+                body = serializer.envelope.seal(body, location)
                 # Also if only a change is stored: sooner or later it is stored whole.
-                self._format.serializer.check_blob(max(len(body), stored.size), location)
+                serializer.check_blob(max(len(body), stored.size), location)
                 statements.append(insert_value(thread_id, ns, stored.ref, base, body))
                 if elements:
                     shared += _shared(elements, channel, stored.ref, inserted)
         return values, shared
 
-    def _row(
-        self,
-        put: Put,
-        values: dict[str, StoredValue],
-        location: str,
-        step: int,
-        size: int,
-        refs: list[ValueRef],
-    ) -> dict[str, Any]:
+    def _row(self, put: Put, values: dict[str, StoredValue], step: int, size: int) -> CheckpointRow:
         thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
         run_id = None if put.segment is None else put.segment.owner.run_id
         if run_id is None and metadata.get("run_id") is not None:
             run_id = check_text("run_id", str(metadata["run_id"]))
-        stored_refs = refs_to_json(refs) if refs else "[]"
-        columns = checkpoint_columns(parent_id, run_id, step, stored_refs)
-        state = self._format.dump_state(put.checkpoint, metadata, values, location, columns)
-        serializer = self._format.serializer
-        if (total := size + len(state)) > min(serializer.limit, serializer.largest_batch):
-            serializer.check_state(total, location, lambda: _largest(values))
-        return {
-            "thread_id": thread_id,
-            "ns": ns,
-            "id": put.checkpoint["id"],
-            "step": step,
-            "parent_id": parent_id,
-            "run_id": run_id,
-            "created_at": time.time_ns() // 1_000_000,
-            "refs": stored_refs,
-            "state": state,
-        }
+        stored_refs = [value.ref for value in values.values() if value.ref is not None]
+        refs = refs_to_json(stored_refs) if stored_refs else "[]"
+        key, now = (thread_id, ns, put.checkpoint["id"]), time.time_ns() // 1_000_000
+        row = CheckpointRow(*key, parent_id, run_id, step, refs, b"", now)
+        state = dump_state(self._serializer, row, put.checkpoint, metadata, values)
+        if (size := size + len(state)) > self._serializer.largest_state:
+            self._serializer.check_state(size, row.location, lambda: _largest(values))
+        return row._replace(state=state)
+
+    # -- what tasks returned
+
+    def put_writes(
+        self, journal: Journal, config: RunnableConfig, writes: Writes, task_id: str, path: str
+    ) -> QueuedOperation[None] | None:
+        """Queue the writes of a task. Return them if the caller must wait for them."""
+        thread_id, ns, checkpoint_id = key_of(config)
+        if checkpoint_id is None:
+            raise Error(f"put_writes for thread {thread_id!r} names no checkpoint_id.")
+        check_text("task_id", task_id)
+        check_text("task_path", path)
+        mode, segment = self._durability, find(config["configurable"])
+        if segment is not None:
+            if segment.signal is not None and any(one is segment.signal for _, one in writes):
+                return None  # LangGraph's note of the signal itself, which ends the segment
+            segment.check()
+            mode = segment.durability
+        writes, caught = self._raised.settle(task_id, config["configurable"].get(KEY), writes)
+        channels = dict(writes)
+        stops = INTERRUPT in channels or ERROR in channels
+        thread = self._cache.get(thread_id, ns)
+        writes = _storable(writes, segment)
+        try:
+            key = (thread_id, ns, checkpoint_id, task_id)
+            written = self._encoded(key, writes)
+            op = self._writes_op(key, path, writes, written, segment)
+            with thread.changed:
+                defer = journal.defer if segment is None else segment.defer
+                queued = defer(op, hold=mode == "exit")
+                step = thread.step(checkpoint_id)
+                step.refused.pop(task_id, None)
+                step.caught.pop(task_id, None)
+                if caught is not None:
+                    step.caught[task_id] = caught
+                step.stopped = step.stopped or stops
+                step.add(written)
+                thread.changed.notify_all()
+        except Exception as error:
+            with thread.changed:
+                thread.step(checkpoint_id).refuse(task_id, error)
+                thread.changed.notify_all()
+            raise
+        wait = (stops and mode != "async" and segment is None) or journal.full
+        return queued if wait else None
+
+    def _encoded(self, key: TaskKey, writes: Writes) -> TaskWrites:
+        entries = []
+        for n, (channel, value) in enumerate(writes):
+            is_list, elements = self._elements(channel, value)
+            entries.append((WRITES_IDX_MAP.get(channel, n), channel, is_list, elements))
+        *at, task_id = key
+        written = TaskWrites(task_id, entries)
+        if written.size > self._serializer.largest_state:
+            what = f"The writes of task {task_id} at {checkpoint_location(*at)}"
+            self._serializer.check_state(written.size, what, written.largest)
+        return written
+
+    def _elements(self, channel: str, value: Any) -> tuple[bool, list[WriteElement]]:
+        """Whether a value is stored by its elements, and these."""
+        check_channel(channel)
+        if channel == ERROR and isinstance(value, BaseException):
+            value = repr(value)  # as LangGraph's own savers do
+        encode, redactor = self._serializer.encode, self._serializer.redactor
+        if redactor is not None:
+            value = redactor.of_channel(channel, value)
+        if type(value) is list and value:
+            return True, [
+                WriteElement(item, encode(item, f"write to {channel}[{n}]"))
+                for n, item in enumerate(value)
+            ]
+        return False, [WriteElement(value, encode(value, f"write to {channel}"))]
+
+    def _writes_op(
+        self,
+        key: TaskKey,
+        path: str,
+        writes: Writes,
+        written: TaskWrites,
+        segment: Segment | None,
+    ) -> Op[None]:
+        names = ("thread_id", "ns", "checkpoint_id", "task_id", "stamp")
+        stamped = (*key, self._cache.next_stamp())
+        row: dict[str, Any] = dict(zip(names, stamped, strict=True))
+        waits = [] if segment is None else _waits(segment, {**row, "path": path}, writes)
+        owner = None if segment is None else segment.owner
+        row["run_id"], row["token"] = (None, None) if owner is None else (owner.run_id, owner.token)
+        location = writes_location(*stamped)
+
+        def forget() -> None:
+            # Only a checkpoint in the same transaction may hold the bytes in our place.
+            for _, element in written.elements:
+                element.stored_in = None
+
+        def statements() -> Sequence[Statement]:
+            refs = {e.stored_in[:4] for _, e in written.elements if e.stored_in is not None}
+            row["refs"] = refs_to_json(sorted(refs)) if refs else None
+            entries = [
+                [n, channel, many, [element.stored_in or element.data for element in elements]]
+                for n, channel, many, elements in written.entries
+            ]
+            row["body"] = dump_writes(self._serializer, path, entries, location, written.largest)
+            return [*waits, Statement("insert_writes", row)]
+
+        return Op(
+            f"put_writes {location}",
+            statements,
+            no_result,
+            write=True,
+            key=Statement("find_writes", row),
+            otherwise=None if segment is None else segment.refuse,
+            prepare=forget,
+        )
 
 
 def _largest(values: Mapping[str, StoredValue]) -> tuple[str, int] | None:
@@ -323,3 +429,30 @@ def _shared(
         for name, element in elements
         if name == channel and element.key in index and len(element.data) > INLINE
     ]
+
+
+def _storable(writes: Writes, segment: Segment | None) -> Writes:
+    """The writes that are stored of a task, exceptions without secrets."""
+    if isinstance(dict(writes).get(ERROR), BaseException):
+        # LangGraph adds what a task wrote before it failed or was cancelled, and would take
+        # that for all it had to write: where to go next could be missing.
+        marks = (*WRITES_IDX_MAP, checkpoint_names.ERROR_SOURCE)
+        writes = [one for one in writes if one[0] in marks]
+    if segment is None:
+        return writes
+    return [
+        (name, redact(repr(value), segment.secrets) if isinstance(value, BaseException) else value)
+        for name, value in writes
+    ]
+
+
+def _waits(segment: Segment, task: dict[str, Any], writes: Writes) -> list[Statement]:
+    """The waits that are stored with the interrupt of a task that the runtime drives."""
+    segment.progress.has_written = True
+    by_channel = dict(writes)
+    if not by_channel.get(INTERRUPT):
+        return []
+    before = by_channel.get(RESUME, [])
+    before = before if isinstance(before, list) else [before]
+    del task["thread_id"]
+    return segment.questions.ask(by_channel[INTERRUPT], before, task)

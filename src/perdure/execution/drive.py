@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from perdure.checkpoint.operations import CheckpointKey
+from perdure.checkpoint.rows import CheckpointKey
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import Question, WaitRow

@@ -100,6 +100,8 @@ class Serializer:
         transaction. None: it takes any number."""
         self.largest_blob = sys.maxsize if largest_blob is None else largest_blob
         self.largest_batch = sys.maxsize if largest_batch is None else largest_batch
+        self.largest_state = min(self.limit, self.largest_batch)
+        """Bytes of a state: sooner or later it is stored whole, in one transaction."""
 
     # -- blobs
 
@@ -128,11 +130,10 @@ class Serializer:
             raise TooLarge(name, size, self.largest_blob, largest=largest(), in_database=True)
 
     def check_state(self, size: int, name: str, largest: FindPart) -> None:
-        """Raise `TooLarge` for a state over `limit`, or over what the journal's database takes in
-        one transaction: sooner or later it is stored whole."""
-        if size > min(self.limit, self.largest_batch):
-            limit = self.limit if size > self.limit else self.largest_batch
+        """Raise `TooLarge`, which names the largest part, for a state over `largest_state`."""
+        if size > self.largest_state:
             in_database = size <= self.limit
+            limit = self.largest_batch if in_database else self.limit
             raise TooLarge(name, size, limit, largest=largest(), in_database=in_database)
 
     def largest_part(self, value: Any) -> Part | None:
