@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 import perdure
 from perdure.server import http_server
 from perdure.server.agent_api import sse
-from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
+from perdure.server.agent_api.sse import WaitingResponse
 from perdure.server.routes import ApiDep
 from tests.support.agents import opened
 from tests.support.http import app_with, client_of, listening
@@ -49,7 +49,7 @@ async def wait(api: ApiDep, seconds: float) -> WaitingResponse:
         await asyncio.sleep(seconds)
         raise perdure.errors.Unavailable("the host db.example.com is away")
 
-    return WaitingResponse(StreamSlot(api, counts=False), value)
+    return WaitingResponse(api.open_stream(counts=False), value)
 
 
 @declared.get("/stream")

@@ -56,7 +56,7 @@ class AccessControl:
 
     def __init__(self, runtime: Runtime, options: ServerOptions, lifespan: SharedLifespan) -> None:
         self.runtime, self.options, self.lifespan = runtime, options, lifespan
-        self.streams = OpenStreams(options.max_streams)
+        self.streams = OpenStreams(options.max_streams, runtime.redact)
         self._headers = PassedHeaders(options.configurable_headers)
         self.limits = BodyLimits(options)
         self.origins = Origins(options.cors)

@@ -17,9 +17,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.client import Client
@@ -108,22 +107,33 @@ def is_not_of_a_cut(record: logging.LogRecord) -> bool:
     return record.msg != "ASGI callable returned without completing response."
 
 
-@dataclass(frozen=True, eq=False)
 class OpenStream:
-    """One open stream, or a request that waits for a run."""
+    """One open stream, or a request that waits for a run. A block closes it, unless a response was
+    made of it: then that does."""
 
-    loop: asyncio.AbstractEventLoop
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops, or the caller's token is no longer valid. The stream must then
-    end."""
+    def __init__(self, close: Callable[[], None], redact: Callable[[str], str]) -> None:
+        self.close, self.redact = close, redact
+        self.stopping = asyncio.Event()
+        """Set when the server stops, or the caller's token is no longer valid. It must then end."""
+        self.is_handed_on = False
+
+    def __enter__(self) -> OpenStream:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None or not self.is_handed_on:
+            self.close()
+
+    def __del__(self) -> None:
+        self.close()  # a response that is never sent
 
 
 class OpenStreams:
     """The open streams of one application."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._open: set[OpenStream] = set()
+    def __init__(self, most: int, redact: Callable[[str], str]) -> None:
+        self._most, self._redact = most, redact
+        self._open: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._counted = 0
         self._signals = contextlib.ExitStack()
         self._stopped_at = float("-inf")
@@ -131,44 +141,44 @@ class OpenStreams:
     def __len__(self) -> int:
         return len(self._open)
 
-    @contextlib.contextmanager
-    def open(self, caller: Caller = ANYONE, *, counts: bool = True) -> Iterator[OpenStream]:
-        """Register a stream while it is open. Raises 503 if the maximum is open already, unless it
-        does not count, as a request that waits for a run."""
+    def open(self, caller: Caller = ANYONE, *, counts: bool = True) -> OpenStream:
+        """Register a stream until it is closed. Raises 503 if the maximum is open already, unless
+        it does not count, as a request that waits for a run."""
         if counts and self._counted >= self._most:
             raise ApiError(
                 503,
                 f"{self._most} streams are open, the maximum of this server. Try again later.",
                 {"Retry-After": "5"},
             )
-        loop = asyncio.get_running_loop()
-        stream = OpenStream(loop)
+        loop, closing = asyncio.get_running_loop(), contextlib.ExitStack()
+        stream = OpenStream(closing.close, self._redact)
         if time.monotonic() < self._stopped_at + STOPS_WITHIN:
             stream.stopping.set()
         if not self._open and has_signal_handlers():
             self._signals.enter_context(drain_on_signals(loop, self.stop))
-        self._open.add(stream)
         self._counted += counts
-        watching = None
+        self._open.add(entry := (loop, stream.stopping))
+        closing.callback(self._close, entry, counts=counts)
         if caller.until_invalid is not None:
             watching = loop.create_task(_stop_after(caller.until_invalid, stream.stopping))
-        try:
-            yield stream
-        finally:
-            self._open.discard(stream)
-            self._counted -= counts
-            if watching is not None:
-                watching.cancel()
-            if not self._open:
-                self._signals.close()
+            closing.callback(watching.cancel)
+        return stream
+
+    def _close(
+        self, entry: tuple[asyncio.AbstractEventLoop, asyncio.Event], *, counts: bool
+    ) -> None:
+        self._open.discard(entry)
+        self._counted -= counts
+        if not self._open:
+            self._signals.close()
 
     def stop(self) -> None:
         """Tell every stream to end."""
         self._stopped_at = time.monotonic()
         logging.getLogger("uvicorn.error").addFilter(is_not_of_a_cut)
-        for stream in list(self._open):
+        for loop, stopping in list(self._open):
             with contextlib.suppress(RuntimeError):  # its loop is closed
-                stream.loop.call_soon_threadsafe(stream.stopping.set)
+                loop.call_soon_threadsafe(stopping.set)
 
 
 async def _stop_after(

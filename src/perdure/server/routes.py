@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -135,7 +135,7 @@ class Api:
         if self.options.worker and not driven:
             raise ApiError(503, NO_WORKER)
 
-    def open_stream(self, *, counts: bool = True) -> AbstractContextManager[OpenStream]:
+    def open_stream(self, *, counts: bool = True) -> OpenStream:
         """Register a stream while it is open. Raises 503 if too many are open; a request that waits
         for a run does not count. It must end when its `stopping` is set: the server waits for it
         before it exits."""

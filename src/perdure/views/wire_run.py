@@ -26,8 +26,9 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.commands.assistants import default_id
-from perdure.commands.runs import RunRow, load_labels, load_setup, state_of
+from perdure.commands.runs import RunRow, load_error, load_labels, load_setup, state_of
 from perdure.commands.waits import WaitRow
+from perdure.errors import UNREADABLE
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
 from perdure.types import Kind, State, WaitState
@@ -107,6 +108,23 @@ def wire_time(at: int) -> str:
 def wire_error(kind: str, message: str) -> dict[str, str]:
     """An error as clients get it: its class name, without the module, and its message."""
     return {"error": kind.rpartition(".")[2], "message": message}
+
+
+def run_failure(serializer: Serializer, row: RunRow) -> dict[str, str] | None:
+    """Why a run has failed or is held, as clients get it. None: it did not fail."""
+    if row.state == State.HELD:
+        return wire_error("Held", f"Run {row.id} is held until a person decides: {row.reason}")
+    if row.state != State.FAILED:
+        return None
+    try:
+        error = load_error(serializer, row)
+    except UNREADABLE as unreadable:
+        return wire_error(type(unreadable).__name__, str(unreadable))
+    return (
+        wire_error("Error", "The run failed.")
+        if error is None
+        else wire_error(error.kind, error.message)
+    )
 
 
 def is_update(setup: Mapping[str, Any]) -> bool:

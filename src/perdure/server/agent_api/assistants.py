@@ -19,10 +19,15 @@ from perdure.commands import assistants, threads
 from perdure.commands.assistants import Assistant, AssistantContent
 from perdure.commands.threads import ThreadFilter
 from perdure.errors import NotFound
+from perdure.server.agent_api.resources import (
+    Page,
+    find_assistant,
+    find_thread,
+    has_metadata,
+    page_of,
+    passes,
+)
 from perdure.server.agent_api.run_bodies import CheckedConfig
-from perdure.server.agent_api.run_request import allow_assistant, find_assistant
-from perdure.server.agent_api.search import Page, has_metadata, page_of, passes
-from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.agent_api.threads import erase_thread
 from perdure.server.authorization import Filters, Scope
 from perdure.server.errors import ApiError
@@ -87,15 +92,6 @@ class ChosenVersion(BaseModel):
     """The version of an assistant that its runs should use."""
 
     version: int
-
-
-async def allowed_assistant(
-    api: Api, name: str, action: str, value: dict[str, Any] | None = None
-) -> Assistant:
-    """An assistant on which the caller may do `action`. Raises 404 if it is missing."""
-    assistant = await find_assistant(api, name)
-    await allow_assistant(api, assistant, name, action, {} if value is None else value)
-    return assistant
 
 
 def wire(assistant: Assistant) -> dict[str, Any]:
@@ -176,7 +172,7 @@ def _matches(one: Assistant, body: AssistantFilter, wanted: Any, filters: Filter
 async def get(assistant_id: str, api: ApiDep) -> Json:
     """Get an assistant."""
     api.require(Scope.READ)
-    return wire(await allowed_assistant(api, assistant_id, "read"))
+    return wire(await find_assistant(api, assistant_id))
 
 
 @router.patch("/assistants/{assistant_id}")
@@ -184,7 +180,7 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     """Change an assistant. Metadata is merged."""
     api.require(Scope.START)
     value: dict[str, Any] = {**body.model_dump(), "metadata": body.metadata or {}}
-    assistant = await allowed_assistant(api, assistant_id, "update", value)
+    assistant = await find_assistant(api, assistant_id, "update", value)
     changes = {name: one for name, one in value.items() if one is not None}
     if "graph_id" in changes:
         api.engine.resolve_graph(changes["graph_id"], None)
@@ -198,7 +194,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
     """Delete an assistant, and with `delete_threads` the threads that were started with it and that
     the caller may delete."""
     api.require(Scope.START)
-    assistant = await allowed_assistant(api, assistant_id, "delete")
+    assistant = await find_assistant(api, assistant_id, "delete")
     if assistant.assistant_id in assistants.by_default_id(api.engine):
         raise ApiError(
             409,
@@ -224,7 +220,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
 async def get_graph(assistant_id: str, api: ApiDep, xray: bool | int = False) -> Json:
     """Get the nodes and edges of an assistant's graph."""
     api.require(Scope.READ)
-    graph = compiled(api, await allowed_assistant(api, assistant_id, "read"))
+    graph = compiled(api, await find_assistant(api, assistant_id))
     return drawing(graph, xray)
 
 
@@ -232,36 +228,31 @@ async def get_graph(assistant_id: str, api: ApiDep, xray: bool | int = False) ->
 async def get_schemas(assistant_id: str, api: ApiDep) -> Json:
     """Get the JSON schemas of an assistant's graph."""
     api.require(Scope.READ)
-    assistant = await allowed_assistant(api, assistant_id, "read")
+    assistant = await find_assistant(api, assistant_id)
     return schemas(compiled(api, assistant), assistant.graph_id)
 
 
 @router.get("/assistants/{assistant_id}/subgraphs")
-async def get_subgraphs(assistant_id: str, api: ApiDep, recurse: bool = False) -> Json:
-    """Get the JSON schemas of the subgraphs of an assistant's graph."""
-    return await _subgraphs(api, assistant_id, None, recurse=recurse)
-
-
 @router.get("/assistants/{assistant_id}/subgraphs/{namespace}")
-async def get_subgraph(
-    assistant_id: str, namespace: str, api: ApiDep, recurse: bool = False
+async def get_subgraphs(
+    assistant_id: str, api: ApiDep, namespace: str | None = None, recurse: bool = False
 ) -> Json:
-    """Get the JSON schemas of the subgraphs in one namespace."""
-    return await _subgraphs(api, assistant_id, namespace, recurse=recurse)
-
-
-async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: bool) -> Json:
+    """Get the JSON schemas of the subgraphs of an assistant's graph, or of those in a namespace."""
     api.require(Scope.READ)
-    assistant = await allowed_assistant(api, name, "read")
-    graph = compiled(api, assistant)
-    return subgraph_schemas(graph, assistant.graph_id, namespace, recurse=recurse)
+    assistant = await find_assistant(api, assistant_id)
+    subgraphs = compiled(api, assistant).get_subgraphs(namespace=namespace, recurse=recurse)
+    return {
+        name: schemas(inner, assistant.graph_id)
+        for name, inner in subgraphs
+        if isinstance(inner, Pregel)
+    }
 
 
 @router.post("/assistants/{assistant_id}/versions")
 async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> Any:
     """List the versions of an assistant. Only the newest is kept."""
     api.require(Scope.READ)
-    assistant = await allowed_assistant(api, assistant_id, "read")
+    assistant = await find_assistant(api, assistant_id)
     return page_of(
         [assistant] if has_metadata(assistant.metadata, body.metadata) else [], body, wire
     )
@@ -272,7 +263,7 @@ async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Jso
     """Set the version that an assistant's runs use. 404 for all but the newest, which they use
     already."""
     api.require(Scope.START)
-    assistant = await allowed_assistant(api, assistant_id, "update", {"version": body.version})
+    assistant = await find_assistant(api, assistant_id, "update", {"version": body.version})
     if body.version != assistant.version:
         raise NotFound("assistant", f"{assistant.assistant_id} version {body.version}")
     return wire(assistant)
@@ -323,16 +314,6 @@ def schemas(graph: Graph, graph_id: str) -> dict[str, Any]:
         except Exception:  # raised by pydantic, or by a user's type
             by_name[name] = None
     return by_name
-
-
-def subgraph_schemas(
-    graph: Graph, graph_id: str, namespace: str | None, *, recurse: bool
-) -> dict[str, Any]:
-    """The JSON schemas of the subgraphs of a graph, by namespace."""
-    subgraphs = graph.get_subgraphs(namespace=namespace, recurse=recurse)
-    return {
-        name: schemas(inner, graph_id) for name, inner in subgraphs if isinstance(inner, Pregel)
-    }
 
 
 def _state_schema(graph: Graph) -> Any:

@@ -20,10 +20,18 @@ from perdure.commands import schedules
 from perdure.commands.assistants import Assistant, default_id
 from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.errors import UNREADABLE
+from perdure.server.agent_api.resources import (
+    Page,
+    as_uuid,
+    check_filters,
+    find_assistant,
+    find_thread,
+    has_metadata,
+    page_of,
+    passes,
+)
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
-from perdure.server.agent_api.run_request import allow_run, find_assistant, make_setup
-from perdure.server.agent_api.search import Page, has_metadata, page_of, passes
-from perdure.server.agent_api.thread_access import as_uuid, check_filters, find_thread
+from perdure.server.agent_api.run_request import make_setup
 from perdure.server.authorization import Filters, Scope
 from perdure.server.errors import ApiError, invalid
 from perdure.server.own_api.requests import ThreadFilter, allow_thread
@@ -133,8 +141,7 @@ async def _store(
 ) -> Json:
     """Store a cron under its id. Raises 422 for an invalid cron line, time zone or end."""
     runtime = api.runtime
-    assistant = await find_assistant(api, body.assistant_id)
-    await allow_run(api, assistant, body.assistant_id)
+    assistant = await find_assistant(api, body.assistant_id, "run")
     if body.webhook is not None:
         runtime.engine.webhook_topic(body.webhook)  # check the URL now, not when a run starts
     setup = make_setup(api, assistant, body)

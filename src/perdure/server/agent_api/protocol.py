@@ -33,17 +33,17 @@ from perdure.server.agent_api.protocol_events import (
     run_of,
     seq_of,
 )
+from perdure.server.agent_api.resources import find_thread
 from perdure.server.agent_api.run_bodies import RunBody
-from perdure.server.agent_api.run_reader import Begun, RunAtRest, follow_thread
+from perdure.server.agent_api.run_reader import Begun, SeenRun, follow_thread
 from perdure.server.agent_api.run_request import accept_run
-from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
-from perdure.server.agent_api.thread_access import find_thread
+from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, encode
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError, error_response, invalid
 from perdure.server.routes import Api, ApiDep
 from perdure.times import moment
 from perdure.types import Chunk
-from perdure.views.wire_run import WIRE
+from perdure.views.wire_run import WIRE, run_failure
 
 router = APIRouter(tags=["threads"])
 
@@ -218,7 +218,7 @@ async def stream_events(thread_id: UUID, body: EventStreamBody, api: ApiDep) -> 
     or after `since`."""
     api.require(Scope.READ)
     body.check()
-    with StreamSlot(api) as slot:
+    with api.open_stream() as slot:
         try:
             await find_thread(api, str(thread_id))
         except ApiError as error:
@@ -242,10 +242,11 @@ async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGen
                 frames += source.feed(item)
                 if item.n == seen and reader.row.n == first and is_rest(since):
                     source.note_rest()
-            elif isinstance(item, RunAtRest):
-                error = None if item.error is None else f"{item.error}"
-                values = await reader.final_values()
-                frames += source.rest(item.outcome, item.at, error=error, values=values)
+            elif isinstance(item, SeenRun):
+                failure = run_failure(api.serializer, item.row)
+                error = None if failure is None else "{error}: {message}".format(**failure)
+                values, at = await reader.final_values(item), moment(item.row.updated_at)
+                frames += source.rest(item.outcome, at, error=error, values=values)
             for frame in frames:
                 if frame.seq > since and wanted.has(frame):
                     yield encode(frame.method, frame.wire(), str(frame.seq))

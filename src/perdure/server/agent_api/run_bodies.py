@@ -6,19 +6,31 @@ missing key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perdure.commands.streams import MODES, kept_modes
-from perdure.server.agent_api.run_events import ACCUMULATED, PIECES, StreamMode, modes_of
 from perdure.server.errors import ApiError, invalid
 from perdure.verbs import check_text
 
 Nodes = list[str] | Literal["*"]
 Json = dict[str, Any]
+ACCUMULATED, PIECES = "messages", "messages-tuple"
+"""The two stream modes for messages."""
+StreamMode = Literal[
+    "values",
+    "updates",
+    "messages",
+    "messages-tuple",
+    "custom",
+    "tasks",
+    "checkpoints",
+    "debug",
+    "events",
+]
 
 SET_BY_SERVER = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
 """Keys of `configurable` that say where a run begins. `RunBody.place` reads them."""
@@ -34,6 +46,12 @@ BESIDE_ANSWER = {
 }
 """Fields that a request may have that only answers: `RunBody.beyond_answer` looks into `command`
 and `config`, and a checkpoint must be the latest. Streams only add to the output that is kept."""
+
+
+def modes_of(modes: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The stream modes of a body: a name, a list, or nothing, which means `values`."""
+    names = [modes] if isinstance(modes, str) else modes or ()
+    return tuple(dict.fromkeys(names)) or ("values",)
 
 
 class WireBody(BaseModel):

@@ -1,4 +1,4 @@
-"""Reads the chunks of runs for clients, and the outcome of a run at rest.
+"""Reads runs for clients: find them, wait until they are over, their results, their chunks.
 
 LangGraph reports an interrupt for every wait, including those that no person ends: `sleep`,
 `wait_for` and `join`. For clients such a run is still running, so these interrupts are left out.
@@ -7,61 +7,161 @@ LangGraph reports an interrupt for every wait, including those that no person en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from perdure.commands import runs, streams, waits
-from perdure.commands.runs import RunRow, load_setup
+from perdure.commands.runs import RunRow, load_output, load_setup
 from perdure.commands.streams import StreamReader
+from perdure.commands.waits import WaitRow
 from perdure.errors import NotFound
-from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
-from perdure.server.agent_api.run_results import look, result_of
+from perdure.server.agent_api.resources import check_filters, known_thread
+from perdure.server.agent_api.thread_state import place, read_state
 from perdure.server.routes import Api
-from perdure.times import moment
-from perdure.types import ENDED, Chunk, Kind, Run, RunError, State
-from perdure.views.wire_run import is_gone, is_update
+from perdure.types import ENDED, Chunk, Kind, State, WaitState
+from perdure.views.wire_run import (
+    RunStatus,
+    asks_person,
+    is_gone,
+    is_update,
+    run_failure,
+    run_status,
+    wire_error,
+)
 
+LOOK = 5.0
+"""Maximum number of seconds between two reads of a run that is waited for."""
 TRIES, PAUSE = 50, 0.02
 """How many times to look for a wait that is not stored yet, and the seconds between two tries."""
 PAGE = 20
 """Runs of a thread that are read at once."""
+INTERRUPT = "__interrupt__"
 
 
-class Outcome(StrEnum):
-    """Outcome of a run whose stream stops."""
+class SeenRun(NamedTuple):
+    """A run and its waits, read in one snapshot."""
 
-    COMPLETED = "completed"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    """It asks a person, is paused, or was cancelled."""
+    row: RunRow
+    waits: Sequence[WaitRow]
+    asks: bool
+    """Whether it rests until a person answers."""
+
+    @property
+    def status(self) -> RunStatus:
+        return run_status(self.row, asks=self.asks)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether clients consider it finished."""
+        return self.asks or self.has_ended or self.row.state in (State.PAUSED, State.HELD)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.row.state in ENDED
+
+    @property
+    def outcome(self) -> str:
+        """How its stream stops. `interrupted`: it asks a person, is paused, or was cancelled."""
+        if self.row.state == State.DONE:
+            return "completed"
+        return "failed" if self.row.state in (State.FAILED, State.HELD) else "interrupted"
+
+    @property
+    def questions(self) -> list[WaitRow]:
+        """The open questions to people, without breakpoints."""
+        return [
+            one
+            for one in self.waits
+            if one.state == WaitState.OPEN and one.kind == Kind.HUMAN and not one.is_breakpoint
+        ]
 
 
-@dataclass(frozen=True)
-class RunAtRest:
-    """A run at rest: ended, held, paused, or waiting for a person."""
+async def look(api: Api, run_id: str, *, flush: bool = True) -> SeenRun | None:
+    """A run as it is now; without `flush`, as far as it is on disk."""
+    journal, op = api.runtime.journal, waits.with_run(run_id)
+    await journal.aopen()
+    row, every = await (journal.ado(op) if flush else journal.aread_committed(op))
+    return None if row is None else SeenRun(row, every, asks_person(row, every, api.now()))
 
-    outcome: Outcome
-    is_over: bool
-    """Whether it has ended. A run that asks a person has not."""
-    at: datetime
-    error: RunError | None = None
 
-    @classmethod
-    def of(cls, run: Run) -> RunAtRest:
-        at = run.updated_at
-        if run.state is State.DONE:
-            return cls(Outcome.COMPLETED, True, at)
-        if run.state is State.FAILED:
-            error = run.error or RunError("Error", "The run failed.", "")
-            return cls(Outcome.FAILED, True, at, error)
-        if run.state is State.HELD:
-            message = f"The run is held until a person decides: {run.reason}"
-            return cls(Outcome.FAILED, False, at, RunError("Held", message, ""))
-        return cls(Outcome.INTERRUPTED, run.ended, at)
+async def find_run(
+    api: Api, thread_id: str | None, run_id: str, *, action: str = "read"
+) -> SeenRun:
+    """A run on which the caller may do `action`. Raises 404. Without a `thread_id` it must be a
+    stateless run."""
+    if thread_id is not None:
+        thread_id = await known_thread(api, thread_id)
+    run = await look(api, run_id)
+    gone = run is None or is_gone(run.row)
+    if run is None or gone or thread_id not in (None, run.row.thread_id):
+        raise NotFound("run", run_id)
+    on = run.row.thread_id
+    filters = await api.authorize("threads", action, {"thread_id": on, "run_id": run_id})
+    await check_filters(api, on, filters, missing=NotFound("run", run_id))
+    return run
+
+
+async def until(api: Api, run_id: str, is_done: Callable[[SeenRun], bool]) -> SeenRun | None:
+    """Wait until `is_done` holds, whichever process drives the run. None: it was deleted."""
+    with api.runtime.journal.feed.watch(run_id) as watch:
+        while True:
+            seen = watch.count
+            run = await look(api, run_id, flush=False)
+            if run is None or is_done(run):
+                return run
+            await watch.wait(seen, LOOK)
+
+
+async def result_of(api: Api, run_id: str, run: SeenRun | None) -> Any:
+    """What `wait` and `join` return for a run that is over."""
+    if run is None or is_gone(run.row):
+        return {"__error__": wire_error("NotFound", f"Run {run_id} was deleted.")}
+    row = run.row
+    if (failure := run_failure(api.serializer, row)) is not None:
+        return {"__error__": failure}
+    graph = api.runtime.compiled(row.graph)
+    if row.state == State.DONE and (graph is None or _returns_state(graph)):
+        return await api.run(load_output(api.serializer, row, api.engine.state_at), flush=False)
+    values: Any = {}
+    if graph is not None:
+        runtime, config = api.runtime, place(row.thread_id)
+        state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, config))
+        values = state.values
+    if not run.asks or not isinstance(values, dict):
+        return values
+    questions = []
+    for one in run.questions:
+        wait = waits.to_wait(api.serializer, one)
+        schema = wait.response_schema
+        questions.append({"value": wait.value, "id": one.interrupt_id, "response_schema": schema})
+    return {**values, INTERRUPT: questions} if questions else values
+
+
+def _returns_state(graph: Any) -> bool:
+    """Whether the output of a graph's run is its whole state."""
+    output, state = graph.output_channels, graph.stream_channels_asis
+    if isinstance(output, str) or isinstance(state, str):
+        return bool(output == state)
+    return {*output} == {*state}
+
+
+def interrupts_in(chunk: Chunk) -> tuple[Any, ...]:
+    """The interrupts that a chunk of `values` or `updates` reports."""
+    if chunk.mode not in ("values", "updates") or not isinstance(chunk.data, dict):
+        return ()
+    interrupts = chunk.data.get(INTERRUPT)
+    return tuple(interrupts) if isinstance(interrupts, (list, tuple)) else ()
+
+
+def without_interrupts(chunk: Chunk, ids: Collection[str]) -> Chunk | None:
+    """A chunk without these interrupts. None if nothing else is left."""
+    left = tuple(one for one in interrupts_in(chunk) if one.id not in ids)
+    if left:
+        data = {**chunk.data, INTERRUPT: left}
+        return replace(chunk, data=data)
+    return None
 
 
 class RunReader:
@@ -70,10 +170,6 @@ class RunReader:
     def __init__(self, api: Api, row: RunRow) -> None:
         self._api, self._runtime, self.row = api, api.runtime, row
         self._kinds: dict[str, str] = {}
-
-    async def last(self) -> int:
-        """Number of the last stored chunk."""
-        return await self._runtime.journal.aread_committed(streams.last(self.row))
 
     async def chunks(self, after: int, *, until_waiting: bool = True) -> AsyncGenerator[Chunk]:
         """The chunks of the run after a number, until it rests."""
@@ -104,21 +200,18 @@ class RunReader:
                         yield visible
             after = rows[-1].last if rows else last
 
-    async def final_values(self) -> Any:
+    async def rest(self) -> SeenRun:
+        """The run at rest. A deleted run counts as cancelled."""
+        deleted = SeenRun(self.row._replace(state=State.CANCELLED), (), asks=False)
+        return await look(self._api, self.row.id) or deleted
+
+    async def final_values(self, run: SeenRun) -> Any:
         """The final state of a run whose output was not kept, for clients that read it. None if its
         output was kept, or if it has failed."""
         if self.row.streams:
             return None
-        run = await look(self._api, self.row.id, flush=False)
         values = await result_of(self._api, self.row.id, run)
         return values if isinstance(values, dict) and "__error__" not in values else None
-
-    async def rest(self) -> RunAtRest:
-        """The run at rest. A deleted run counts as ended."""
-        try:
-            return RunAtRest.of(await self._runtime.get(self.row.id, output=False))
-        except NotFound:
-            return RunAtRest(Outcome.INTERRUPTED, True, moment(self._runtime.engine.clock.now()))
 
     async def _without_waits(self, chunk: Chunk) -> Chunk | None:
         ids = {one.id for one in interrupts_in(chunk)}
@@ -138,7 +231,7 @@ class Begun:
     """Marks where the chunks of a run begin, in the stream of its thread."""
 
 
-Item = Begun | Chunk | RunAtRest
+Item = Begun | Chunk | SeenRun
 
 
 async def follow_thread(
@@ -190,22 +283,15 @@ async def _read_run(reader: RunReader, after: int) -> AsyncGenerator[Item]:
                 yield chunk
         rest = await reader.rest()
         yield rest
-        if rest.is_over:
+        if rest.has_ended:
             return
         # Wait until it goes on (answered, resumed or retried) or ends.
         async with aclosing(reader.chunks(after, until_waiting=False)) as chunks:
-            first = [chunk async for chunk in _one(chunks)]
-        for chunk in first:
-            after = chunk.n
-            yield chunk
-        if not first and (rest := await reader.rest()).is_over:
-            if rest.outcome is not Outcome.INTERRUPTED:
+            first = await anext(chunks, None)
+        if first is not None:
+            after = first.n
+            yield first
+        elif (rest := await reader.rest()).has_ended:
+            if rest.outcome != "interrupted":
                 yield rest
             return
-
-
-async def _one(chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
-    """Only the first chunk, if there is one."""
-    async for chunk in chunks:
-        yield chunk
-        return

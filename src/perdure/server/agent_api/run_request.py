@@ -26,12 +26,17 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from perdure.commands import assistants, runs, starting, streams, threads, waits
-from perdure.commands.assistants import Assistant, default_id
+from perdure.commands import runs, starting, streams, threads, waits
+from perdure.commands.assistants import Assistant
 from perdure.commands.runs import RunRow
 from perdure.commands.starting import Beside
 from perdure.commands.threads import ThreadContent
-from perdure.errors import NotFound
+from perdure.server.agent_api.resources import (
+    as_uuid,
+    check_filters,
+    find_assistant,
+    known_thread,
+)
 from perdure.server.agent_api.run_bodies import (
     END,
     PayloadBody,
@@ -40,8 +45,6 @@ from perdure.server.agent_api.run_bodies import (
     merged_context,
     passed_on,
 )
-from perdure.server.agent_api.search import passes
-from perdure.server.agent_api.thread_access import as_uuid, check_filters, known_thread
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api
@@ -117,8 +120,7 @@ async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted
     else:
         thread_id = await known_thread(api, thread_id)
     body.check_thread(thread_id)
-    assistant = await find_assistant(api, body.assistant_id)
-    request = await RunRequest.authorized(api, thread_id, body, assistant)
+    request = await RunRequest.authorized(api, thread_id, body)
     accepted = None
     if thread_id is not None and body.jumps_to_end:
         accepted = await _end_asking_run(api, request)
@@ -158,12 +160,10 @@ class RunRequest:
     """The metadata of the thread, if the run creates it."""
 
     @classmethod
-    async def authorized(
-        cls, api: Api, thread_id: str | None, body: RunBody, assistant: Assistant
-    ) -> RunRequest:
+    async def authorized(cls, api: Api, thread_id: str | None, body: RunBody) -> RunRequest:
         """The request as the handlers of `langgraph_sdk.Auth` leave it. Raises 404 for an assistant
         or a thread that they hide."""
-        await allow_run(api, assistant, body.assistant_id)
+        assistant = await find_assistant(api, body.assistant_id, "run")
         graph = api.engine.resolve_graph(assistant.graph_id, None)
         run_id, on = new_id(), thread_id or new_id()
         setup = make_setup(api, assistant, body) | {"stream": body.kept_stream()}
@@ -337,32 +337,3 @@ async def _end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
     await graph.aupdate_state(config, None, as_node=END)
     begun = await api.do(runs.find(row.id))
     return Accepted(begun or row, after=after)
-
-
-# -- its assistant
-
-
-async def find_assistant(api: Api, name: str) -> Assistant:
-    """The assistant with an id, or the default one of the graph with that name. Raises 404 for an
-    unknown id and 422 for an unknown name. Ask `allow_run` or `allow_assistant` before using it."""
-    assistant = await api.run(assistants.find(api.engine, name), flush=False)
-    return assistant
-
-
-async def allow_run(api: Api, assistant: Assistant, name: str) -> None:
-    """Raise 404 unless the caller may run this assistant: the default ones, which belong to no
-    user, and those that they may read."""
-    if assistant.assistant_id != default_id(assistant.graph_id):
-        await allow_assistant(api, assistant, name, "read", {})
-
-
-async def allow_assistant(
-    api: Api, assistant: Assistant, name: str, action: str, value: dict[str, Any]
-) -> None:
-    """Raise 404, as for an unknown `name`, unless the caller may do `action`. The authorization
-    handlers may change `value`."""
-    passed = {"assistant_id": UUID(assistant.assistant_id), "metadata": {}, **value}
-    filters = await api.authorize("assistants", action, passed)
-    value.update({key: passed.get(key, one) for key, one in value.items()})
-    if not passes(filters, assistant.metadata):
-        raise NotFound("assistant", name)

@@ -17,44 +17,51 @@ In the stream of a thread, each run begins with `metadata {run_id, attempt}`, un
 under way, and ends with `metadata {status: "run_done", run_id}`, which is also sent each time it
 asks a person. An id is `<run>.<id of the event in the stream of that run>`, where <run> is the
 number of the run on its thread.
+
+In the stream of a run, the id of an event is the number of its chunk. If a chunk becomes several
+events, such as `messages/metadata` and `messages/partial`, the first has the id `<n>` and the
+others `<n>-1`, `<n>-2`. So ids increase strictly, and the events after any id are the same in every
+process and at any time: the remaining events of chunk <n>, and those of all later chunks.
+
+    id 0            the `metadata` that begins a stream
+    id <n>, <n>-<k> an event of chunk n
+    no id           `error`, `end`, and the last `values` of a run whose output was not kept
+
+If a segment replaces earlier output, because a process died or a node runs again, the event
+`metadata {run_id, attempt, replaces_from}` says so. A client that then drops its events with ids
+from `replaces_from` on has what an undisturbed run would have sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args
 from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, Request
+from langchain_core.messages import BaseMessage, BaseMessageChunk
+from langchain_core.messages.utils import message_chunk_to_message
 from starlette.responses import Response
 
 from perdure.commands import runs, streams
-from perdure.commands.runs import load_setup
-from perdure.server.agent_api.run_bodies import RunBody
-from perdure.server.agent_api.run_events import (
-    START,
-    Position,
-    RunEvents,
-    WireEvent,
-    modes_of,
-    parse_filter,
-    parse_position,
-    run_modes,
-)
-from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, follow_thread
+from perdure.commands.runs import RunRow, load_setup
+from perdure.commands.streams import SEGMENT
+from perdure.server.agent_api.resources import find_thread
+from perdure.server.agent_api.run_bodies import ACCUMULATED, PIECES, RunBody, StreamMode, modes_of
+from perdure.server.agent_api.run_reader import Begun, RunReader, SeenRun, find_run, follow_thread
 from perdure.server.agent_api.run_request import Accepted, accept_run, also_stateless
-from perdure.server.agent_api.run_results import cancel_left, find_run
-from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
-from perdure.server.agent_api.thread_access import find_thread
+from perdure.server.agent_api.runs import cancel_left
+from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, encode
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api, ApiDep
 from perdure.types import Chunk
-from perdure.views.wire_run import wire_error
+from perdure.views.wire_run import run_failure
 
 router = APIRouter(tags=["runs"])
 
@@ -64,14 +71,15 @@ async def stream_run(thread_id: str | None, body: RunBody, api: ApiDep) -> Respo
     """Create a run, and stream its output as server-sent events."""
     modes = modes_of(body.stream_mode)
     kept = body.model_copy(update={"stream_mode": [*modes]})
-    with StreamSlot(api) as slot:
+    with api.open_stream() as slot:
         accepted = await accept_run(api, thread_id, kept)
         source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
-        reader = RunReader(api, accepted.row)
-        stream = RunStream(reader, source, Position(accepted.after), is_new=True)
+        events = _run_stream(api, accepted.row, source, Position(accepted.after), is_new=True)
         place = accepted.location
         headers = {"location": f"{place}/stream", "content-location": place}
-        return _respond(api, slot, stream, headers, cancels=body.on_disconnect == "cancel")
+        cancels = body.on_disconnect == "cancel"
+        on_leave = partial(cancel_left, api, accepted.row.id) if cancels else None
+        return EventStreamResponse(slot, events, headers, on_leave=on_leave)
 
 
 @also_stateless(router.get, "/{run_id}/stream", response_model=None, responses=DOCUMENTED)
@@ -83,68 +91,55 @@ async def join_run_stream(
     cancel_on_disconnect: bool = False,
 ) -> Response:
     """Stream the output of a run as server-sent events, after `Last-Event-ID` or from now on."""
-    cancels = cancel_on_disconnect
-    api.require(Scope.START if cancels else Scope.READ)
+    api.require(Scope.START if cancel_on_disconnect else Scope.READ)
     wanted = parse_filter(request.query_params.getlist("stream_mode"))
-    with StreamSlot(api) as slot:
+    with api.open_stream() as slot:
         row = (await find_run(api, thread_id, str(run_id))).row
         modes, subgraphs = run_modes(load_setup(api.serializer, row))
         source = RunEvents(row.id, wanted or modes, subgraphs=subgraphs)
-        reader = RunReader(api, row)
         position = parse_position(request.headers.get("last-event-id"))
+        is_new = position is None or position < START
         if position is None:
-            stream = RunStream(reader, source, Position(await reader.last()), is_new=True)
-        else:
-            stream = RunStream(reader, source, position, is_new=position < START)
-        path = Accepted(row, thread_id is None).location
+            position = Position(await api.runtime.journal.aread_committed(streams.last(row)))
+        events = _run_stream(api, row, source, position, is_new=is_new)
         # A client that reconnects calls `location`, and must get the same stream.
-        query = [("stream_mode", mode) for mode in wanted or ()]
-        query += [("cancel_on_disconnect", "true")] if cancels else []
+        query, on_leave = [("stream_mode", mode) for mode in wanted or ()], None
+        if cancel_on_disconnect:
+            query.append(("cancel_on_disconnect", "true"))
+            on_leave = partial(cancel_left, api, row.id)
+        path = Accepted(row, thread_id is None).location
         location = f"{path}/stream{'?' if query else ''}{urlencode(query)}"
-        return _respond(api, slot, stream, {"location": location}, cancels=cancels)
+        return EventStreamResponse(slot, events, {"location": location}, on_leave=on_leave)
 
 
-def _respond(
-    api: Api, slot: StreamSlot, stream: RunStream, headers: dict[str, str], *, cancels: bool
-) -> Response:
-    on_leave = partial(cancel_left, api, stream.reader.row.id) if cancels else None
-    return EventStreamResponse(slot, stream.events(), headers, on_leave=on_leave)
+async def _run_stream(
+    api: Api, row: RunRow, source: RunEvents, position: Position, *, is_new: bool
+) -> AsyncGenerator[bytes]:
+    """The encoded events of a run until it ends or rests. `is_new`: they begin with `metadata`,
+    after all events of the chunk in `position`."""
+    reader, behind = RunReader(api, row), max(position, START)
+    after = behind.n if is_new else max(behind.n - 1, 0)
+    if is_new:
+        yield source.begin(behind).encoded()
+    # Where messages accumulate, the events of a chunk depend on the chunks before it.
+    async with aclosing(reader.chunks(0 if ACCUMULATED in source.modes else after)) as chunks:
+        async for chunk in chunks:
+            for event in source.feed(chunk):
+                if event.position > behind and event.position.n > after:
+                    yield event.encoded()
+    for last in await _last_events(api, reader, await reader.rest()):
+        yield last
+    yield encode("end", None)
 
 
-@dataclass(frozen=True)
-class RunStream:
-    """The stream of one run for one client."""
-
-    reader: RunReader
-    source: RunEvents
-    behind: Position
-    is_new: bool
-    """Whether it begins with `metadata`, after all events of the chunk in `behind`."""
-
-    async def events(self) -> AsyncGenerator[bytes]:
-        """Encoded events, until the run ends or rests."""
-        behind = max(self.behind, START)
-        after = behind.n if self.is_new else max(behind.n - 1, 0)
-        if self.is_new:
-            yield _encoded(self.source.begin(behind))
-        async with aclosing(self.reader.chunks(self._first(after))) as chunks:
-            async for chunk in chunks:
-                for event in self.source.feed(chunk):
-                    if event.position > behind and event.position.n > after:
-                        yield _encoded(event)
-        rest = await self.reader.rest()
-        if (values := await self.reader.final_values()) is not None:
-            yield encode("values", values)
-        if rest.error is not None:
-            yield encode("error", wire_error(rest.error.kind, rest.error.message))
-        yield encode("end", None)
-
-    def _first(self, after: int) -> int:
-        return 0 if self.source.needs_history else after
-
-
-def _encoded(event: WireEvent) -> bytes:
-    return encode(event.name, event.data, str(event.position))
+async def _last_events(
+    api: Api, reader: RunReader, run: SeenRun, *, has_output: bool = True
+) -> list[bytes]:
+    """What is sent about a run at rest: its state if its output was not kept, and its error."""
+    values = await reader.final_values(run) if has_output else None
+    events = [] if values is None else [encode("values", values)]
+    failure = run_failure(api.serializer, run.row)
+    return events if failure is None else [*events, encode("error", failure)]
 
 
 OUTPUT, LIFECYCLE = "run_modes", "lifecycle"
@@ -186,7 +181,7 @@ async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> 
         raise ApiError(
             422, f"The stream mode of a thread is run_modes or lifecycle, not {ascii(name)[:60]}."
         )
-    with StreamSlot(api) as slot:
+    with api.open_stream() as slot:
         await find_thread(api, str(thread_id))
         position = parse_thread_position(request.headers.get("last-event-id"))
         if position is None:
@@ -208,34 +203,210 @@ async def _now(api: Api, thread_id: str) -> ThreadPosition:
 async def _events(
     api: Api, thread_id: str, behind: ThreadPosition, *, has_output: bool
 ) -> AsyncGenerator[bytes]:
-    source: RunEvents | None = None
-    last = 0
+    source, last = RunEvents("", ()), 0
     async with aclosing(follow_thread(api, thread_id, max(behind.run, 1))) as items:
         async for reader, item in items:
-            if isinstance(item, Begun) or source is None:
-                source, last = _source(api, reader, has_output), 0
-            events = []
+            events: list[WireEvent] = []
             if isinstance(item, Begun):
-                events.append(source.begin())
+                modes, subgraphs = run_modes(load_setup(api.serializer, reader.row))
+                modes, last = modes if has_output else (), 0
+                source = RunEvents(reader.row.id, modes, subgraphs=subgraphs)
+                events = [source.begin()]
             elif isinstance(item, Chunk):
-                last = item.n
-                events += source.feed(item)
+                last, events = item.n, source.feed(item)
             for event in events:
                 position = ThreadPosition(reader.row.n, event.position)
                 if position > behind:
-                    yield encode(event.name, event.data, str(position))
-            if isinstance(item, RunAtRest):
+                    yield event.encoded(str(position))
+            if isinstance(item, SeenRun):
                 position = ThreadPosition(reader.row.n, Position(last, DONE))
                 if position > behind:
-                    values = await reader.final_values() if has_output else None
-                    if values is not None:
-                        yield encode("values", values)
-                    if item.error is not None:
-                        yield encode("error", wire_error(item.error.kind, item.error.message))
+                    for end in await _last_events(api, reader, item, has_output=has_output):
+                        yield end
                     done = {"status": "run_done", "run_id": reader.row.id}
                     yield encode("metadata", done, str(position))
 
 
-def _source(api: Api, reader: RunReader, has_output: bool) -> RunEvents:
-    modes, subgraphs = run_modes(load_setup(api.serializer, reader.row))
-    return RunEvents(reader.row.id, modes if has_output else (), subgraphs=subgraphs)
+# -- chunks as events
+
+
+def parse_filter(modes: Iterable[str]) -> tuple[str, ...] | None:
+    """The modes of a query, repeated or as a JSON list. None: no filter was given."""
+    names: list[Any] = []
+    for one in modes:
+        if one.lstrip().startswith("["):
+            try:
+                names += json.loads(one)
+            except (ValueError, RecursionError):
+                raise ApiError(422, "stream_mode is not a JSON list of modes.") from None
+        elif one.strip():
+            names.append(one.strip())
+    for name in names:
+        if name not in get_args(StreamMode):
+            known = ", ".join(get_args(StreamMode))
+            raise ApiError(422, f"The stream mode {name!a:.60} is not one of {known}.")
+    return modes_of(names) if names else None
+
+
+def run_modes(setup: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
+    """The modes that a run was started with, and whether its subgraphs are streamed too."""
+    kept = setup.get("stream") or {}
+    modes = [PIECES if one == ACCUMULATED else one for one in kept.get("modes", ())]
+    return tuple(kept.get("wire") or modes), bool(kept.get("subgraphs"))
+
+
+class Position(NamedTuple):
+    """A place in the stream of a run: after event `k` of chunk `n`."""
+
+    n: int
+    k: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.n}-{self.k}" if self.k else str(self.n)
+
+
+START = Position(0)
+
+
+def parse_position(text: str | None) -> Position | None:
+    """The place that `Last-Event-ID` names. None if it is missing or not one of our ids."""
+    if text is None:
+        return None
+    text = text.strip()
+    if text in ("-1", "-"):
+        return Position(-1)
+    n, dash, k = text.partition("-")
+    numbers = [n, k] if dash else [n]
+    if not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in numbers):
+        return None
+    return Position(*map(int, numbers))
+
+
+@dataclass(frozen=True)
+class WireEvent:
+    """One event. `data` is not encoded as JSON yet."""
+
+    name: str
+    data: Any
+    position: Position
+
+    def encoded(self, id: str | None = None) -> bytes:
+        return encode(self.name, self.data, id or str(self.position))
+
+
+class RunEvents:
+    """Turns the chunks of one run, in order, into events of some modes."""
+
+    def __init__(self, run_id: str, modes: Collection[str], *, subgraphs: bool = False) -> None:
+        self.modes, self._run_id, self._subgraphs = frozenset(modes), run_id, subgraphs
+        self._messages = MessageEvents()
+        self._attempt = 1
+
+    def begin(self, at: Position = START) -> WireEvent:
+        """The first event of a stream."""
+        data = {"run_id": self._run_id, "attempt": self._attempt}
+        return WireEvent("metadata", data, at)
+
+    def feed(self, chunk: Chunk) -> list[WireEvent]:
+        """The events of a chunk; empty if its mode was not requested."""
+        return [
+            WireEvent(name, data, Position(chunk.n, k))
+            for k, (name, data) in enumerate(self._events(chunk))
+        ]
+
+    def _events(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
+        if chunk.mode == SEGMENT:
+            return self._segment(chunk)
+        if chunk.namespace and not self._subgraphs:
+            return ()
+        if chunk.mode == "messages":
+            return self._message(chunk)
+        if chunk.mode not in self.modes:
+            return ()
+        return ((self._name(chunk.mode, chunk.namespace), chunk.data),)
+
+    def _segment(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
+        self._attempt += 1
+        if chunk.replaces_from is None:
+            return ()
+        self._messages.forget_from(chunk.replaces_from)
+        data = {
+            "run_id": self._run_id,
+            "attempt": self._attempt,
+            "replaces_from": chunk.replaces_from,
+        }
+        return (("metadata", data),)
+
+    def _message(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
+        message, metadata = chunk.data
+        if PIECES in self.modes:
+            yield self._name("messages", chunk.namespace), [message, metadata]
+        if ACCUMULATED in self.modes:
+            yield from self._messages.feed(chunk.n, message, metadata)
+
+    def _name(self, mode: str, namespace: tuple[str, ...]) -> str:
+        return "|".join((mode, *namespace))
+
+
+METADATA, PARTIAL, COMPLETE = "messages/metadata", "messages/partial", "messages/complete"
+
+
+@dataclass
+class _Open:
+    """A message that is being streamed: its pieces, by chunk number, and their sum."""
+
+    pieces: list[tuple[int, BaseMessageChunk]] = field(default_factory=list)
+    whole: BaseMessageChunk | None = None
+
+    def add(self, n: int, piece: BaseMessageChunk) -> BaseMessageChunk:
+        self.pieces.append((n, piece))
+        self.whole = _joined(self.whole, piece)
+        return self.whole
+
+    def forget_from(self, n: int) -> None:
+        if self.pieces[-1][0] >= n:
+            self.pieces = [one for one in self.pieces if one[0] < n]
+            self.whole = None
+            for _, piece in self.pieces:
+                self.whole = _joined(self.whole, piece)
+
+
+class MessageEvents:
+    """Events of the messages of one run."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        self._known: dict[str, int] = {}
+        """Ids of messages whose metadata was sent, and the chunk it was sent for."""
+
+    def feed(self, n: int, message: Any, metadata: Any) -> Iterator[tuple[str, Any]]:
+        """Names and data of the events for chunk `n`."""
+        if not isinstance(message, BaseMessage):
+            return
+        id = message.id or ""
+        if id not in self._known:
+            self._known[id] = n
+            yield METADATA, {id: {"metadata": metadata}}
+        if not isinstance(message, BaseMessageChunk):
+            yield COMPLETE, [message]
+            return
+        whole = self._open.setdefault(id, _Open()).add(n, message)
+        yield PARTIAL, [message_chunk_to_message(whole)]
+        if getattr(message, "chunk_position", None) == "last":
+            del self._open[id]
+
+    def forget_from(self, n: int) -> None:
+        """Forget chunks from `n` on: they are void."""
+        for one in self._open.values():
+            one.forget_from(n)
+        self._open = {id: one for id, one in self._open.items() if one.pieces}
+        self._known = {id: first for id, first in self._known.items() if first < n}
+
+
+def _joined(whole: BaseMessageChunk | None, piece: BaseMessageChunk) -> BaseMessageChunk:
+    if whole is None:
+        return piece
+    joined = whole + piece
+    if not isinstance(joined, BaseMessageChunk):  # its type allows a prompt template
+        raise TypeError(f"{type(whole).__name__} + {type(piece).__name__} is not a message.")
+    return joined

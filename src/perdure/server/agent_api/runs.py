@@ -8,8 +8,8 @@ the run can be joined and cancelled by its id alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -18,37 +18,28 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
+from perdure.commands import deleting, run_control
 from perdure.commands import runs as run_operations
 from perdure.commands import waits as wait_operations
-from perdure.commands.runs import RunRow, load_setup
-from perdure.errors import NotFound
-from perdure.server.agent_api.run_bodies import RunBody, WireBody
-from perdure.server.agent_api.run_request import Accepted, accept_run, also_stateless
-from perdure.server.agent_api.run_results import (
-    SeenRun,
-    as_error,
-    cancel_left,
-    cancel_run,
-    delete_run,
-    find_run,
-    result_of,
-    until,
-)
-from perdure.server.agent_api.search import page_response, selected
-from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
-from perdure.server.agent_api.thread_access import check_filters, find_thread
+from perdure.commands.runs import RunRow
+from perdure.errors import NotFound, WrongState
+from perdure.server.agent_api.resources import Page, check_filters, find_thread, page_of
+from perdure.server.agent_api.run_bodies import Json, RunBody, WireBody
+from perdure.server.agent_api.run_reader import SeenRun, find_run, is_shown, look, result_of, until
+from perdure.server.agent_api.run_request import GRACE, Accepted, accept_run, also_stateless
+from perdure.server.agent_api.sse import WaitingResponse
 from perdure.server.authorization import Scope
-from perdure.server.errors import ApiError, WireResponse
+from perdure.server.errors import ApiError, WireResponse, log_failure
+from perdure.server.lifespan import OpenStream
 from perdure.server.routes import Api, ApiDep
-from perdure.types import ENDED
+from perdure.types import Control, State
 from perdure.views.wire_run import (
     STATES_OF,
     UNDER_WAY,
     RunStatus,
     asks_person,
-    is_gone,
-    is_update,
     run_status,
+    wire_error,
     wire_run,
 )
 
@@ -58,10 +49,10 @@ PAGE = 200
 """Runs that are read at once."""
 STOPPING: dict[int | str, dict[str, Any]] = {202: {"description": "The run was asked to stop"}}
 """The response to a cancel request that does not wait."""
-Json = dict[str, Any]
+REASON = "it was cancelled over HTTP"
 Action = Literal["interrupt", "rollback"]
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Offset = Annotated[int, Query(ge=0, le=2**31)]
+_FINISHING: set[asyncio.Task[None]] = set()
+"""Keeps references to background tasks that finish a cancellation."""
 
 
 class BatchBody(RunBody):
@@ -112,12 +103,12 @@ def _wire(api: Api, accepted: Accepted) -> Json:
 @also_stateless(router.post, "/wait")
 async def create_and_wait(thread_id: str | None, body: RunBody, api: ApiDep) -> Any:
     """Create a run, wait until it is over, and return its values."""
-    slot = StreamSlot(api, counts=False)
-    accepted = await accept_run(api, thread_id, body)
-    return _wait(api, slot, accepted, cancels=body.on_disconnect == "cancel")
+    with api.open_stream(counts=False) as slot:
+        accepted = await accept_run(api, thread_id, body)
+        return _wait(api, slot, accepted, cancels=body.on_disconnect == "cancel")
 
 
-def _wait(api: Api, slot: StreamSlot, accepted: Accepted, *, cancels: bool) -> WaitingResponse:
+def _wait(api: Api, slot: OpenStream, accepted: Accepted, *, cancels: bool) -> WaitingResponse:
     run_id, location = accepted.row.id, accepted.location
 
     async def value() -> Any:
@@ -135,52 +126,45 @@ async def join(
 ) -> Any:
     """Wait until a run is over, and return its values."""
     api.require(Scope.START if cancel_on_disconnect else Scope.READ)
-    slot = StreamSlot(api, counts=False)
-    try:
-        run = await find_run(api, thread_id, str(run_id))
-    except NotFound as missing:  # clients of the Agent Server expect 200 here
-        return as_error("NotFound", str(missing))
-    accepted = Accepted(run.row, thread_id is None)
-    return _wait(api, slot, accepted, cancels=cancel_on_disconnect)
+    with api.open_stream(counts=False) as slot:
+        try:
+            run = await find_run(api, thread_id, str(run_id))
+        except NotFound as missing:  # clients of the Agent Server expect 200 here
+            return {"__error__": wire_error("NotFound", str(missing))}
+        accepted = Accepted(run.row, thread_id is None)
+        return _wait(api, slot, accepted, cancels=cancel_on_disconnect)
 
 
 # -- reading
 
 
+class RunPage(Page):
+    """A page of a thread's runs."""
+
+    status: RunStatus | None = None
+
+
 @router.get("/threads/{thread_id}/runs")
-async def list_runs(
-    thread_id: str,
-    api: ApiDep,
-    limit: Limit = 10,
-    offset: Offset = 0,
-    status: RunStatus | None = None,
-    select: Annotated[list[str] | None, Query()] = None,
-) -> Any:
+async def list_runs(thread_id: str, api: ApiDep, page: Annotated[RunPage, Query()]) -> Any:
     """List the runs of a thread, newest first."""
     api.require(Scope.READ)
     on = (await find_thread(api, thread_id)).thread_id
     await check_filters(api, on, await api.authorize("threads", "search", {"thread_id": on}))
-    newest = await _newest(api, on, status, offset + limit + 1)
-    serializer = api.serializer
-    items = [
-        selected(wire_run(serializer, one.row, one.status), select)
-        for one in newest[offset : offset + limit]
-    ]
-    return page_response(items, offset, has_more=len(newest) > offset + limit)
+    newest = await _newest(api, on, page.status, page.offset + page.limit + 1)
+    return page_of(newest, page, lambda one: wire_run(api.serializer, one.row, one.status))
 
 
 async def _newest(api: Api, thread_id: str, status: RunStatus | None, count: int) -> list[SeenRun]:
     """The newest visible runs of a thread; with `status`, those that have it."""
-    page = wait_operations.page(kind="human", thread_id=thread_id, after=None, count=PAGE)
-    open = await api.do(page)
-    now = api.now()
-    states = None if status is None else [state.value for state in STATES_OF[status]]
-    newest: list[SeenRun] = []
-    async with aclosing(_rows(api, thread_id, states)) as rows:
+    open = await api.do(
+        wait_operations.page(kind="human", thread_id=thread_id, after=None, count=PAGE)
+    )
+    now, newest = api.now(), list[SeenRun]()
+    rows = _rows(api, thread_id, None if status is None else STATES_OF[status])
+    async with contextlib.aclosing(rows):
         async for row in rows:
             seen = SeenRun(row, open, asks_person(row, open, now))
-            is_visible = status in (None, seen.status) and not is_gone(row)
-            if is_visible and not is_update(load_setup(api.serializer, row)):
+            if status in (None, seen.status) and is_shown(api, row):
                 newest.append(seen)
             if len(newest) == count:
                 break
@@ -216,9 +200,14 @@ async def get(thread_id: str | None, run_id: UUID, api: ApiDep) -> Any:
 
 @router.delete("/threads/{thread_id}/runs/{run_id}", status_code=204)
 async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> Response:
-    """Delete a run; the state of its thread stays. Cancel a running run first."""
+    """Delete a run and its history; the state of its thread stays. Cancel a running run first; one
+    that rests is cancelled here."""
     api.require(Scope.START)
-    await delete_run(api, await find_run(api, thread_id, str(run_id), action="delete"))
+    run = await find_run(api, thread_id, str(run_id), action="delete")
+    if not run.has_ended and run.row.state != State.RUNNING:
+        stop = run_control.stop_run(api.engine, run.row.id, Control.CANCEL, GRACE, reason=REASON)
+        await api.run(stop)
+    await api.run(deleting.delete_run(api.engine, run.row.id))
     return Response(status_code=204)
 
 
@@ -256,9 +245,59 @@ async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt
             run = await find_run(api, on, run_id, action="update")
         except NotFound:
             continue
-        if run.row.state not in ENDED and (body.run_ids or not run.is_over):
+        if not run.has_ended and (body.run_ids or not run.is_over):
             await cancel_run(api, run, action=action, wait=False)
             cancelled += 1
     if not cancelled:
         raise ApiError(404, "No matching run is pending or running.")
     return Response(status_code=204)
+
+
+async def cancel_run(api: Api, run: SeenRun, *, action: str, wait: bool) -> None:
+    """Cancel a run; `rollback` also deletes it and its checkpoints. A run that has ended is not
+    changed. Without `wait`, this returns once the request to stop is on disk."""
+    if run.has_ended:
+        return
+    runtime, run_id, undo = api.runtime, run.row.id, action == "rollback"
+    stop = run_control.stop_run(
+        api.engine, run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
+    )
+    try:
+        await api.run(stop)
+    except WrongState:
+        return  # it has just ended
+    runtime.engine.stop(run_id, Control.CANCEL)
+    runtime.engine.wake(stopped=True)
+    finish = _finish(api, run_id, undo)
+    if wait:
+        await finish
+    elif undo:
+        task = asyncio.ensure_future(finish)
+        _FINISHING.add(task)
+        task.add_done_callback(partial(_finished, api))
+    else:
+        finish.close()
+
+
+async def cancel_left(api: Api, run_id: str) -> None:
+    """Cancel a run whose client has left, unless it is over."""
+    run = await look(api, run_id)
+    if run is not None and not run.is_over:
+        await cancel_run(api, run, action="interrupt", wait=False)
+
+
+def _finished(api: Api, task: asyncio.Task[None]) -> None:
+    _FINISHING.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log_failure("Rolling back a cancelled run", error, api.runtime.redact)
+
+
+async def _finish(api: Api, run_id: str, undo: bool) -> None:
+    """Wait until a cancelled run has ended; with `undo`, delete it and its checkpoints. After a
+    crash in between, the thread's next run deletes the checkpoints when it starts."""
+    run = await until(api, run_id, lambda one: one.has_ended)
+    if undo and run is not None and run.row.undo:
+        with contextlib.suppress(NotFound):  # another request was faster
+            await api.run(api.runtime.saver.pruner.delete_for_runs([run_id], run.row.thread_id))
+            await api.do(deleting.note_rolled_back(run.row.thread_id, run_id))
+            await api.run(deleting.delete_run(api.engine, run_id))

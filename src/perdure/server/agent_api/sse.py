@@ -27,11 +27,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from perdure.errors import NotFound, Unavailable
 from perdure.server.errors import error_response, log_failure
-from perdure.server.routes import Api
+from perdure.server.lifespan import OpenStream
 from perdure.views.json_values import dump
 
 HEARTBEAT = 5.0
@@ -41,7 +41,6 @@ FULL = 32 * 1024
 STALLED = 900.0
 """Seconds after which a client that reads nothing is disconnected."""
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
-COMMENT = b": heartbeat\r\n\r\n"
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Server-sent events.",
@@ -49,6 +48,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
     }
 }
 """The response, for OpenAPI."""
+OnLeave = Callable[[], Awaitable[object]] | None
 
 
 def encode(name: str, data: Any, id: str | None = None) -> bytes:
@@ -62,68 +62,39 @@ def _line(text: str) -> bytes:
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")
 
 
-class StreamSlot:
-    """Counts a stream as open. Take it before accepting the run that is to be streamed.
+class EventStreamResponse(Response):
+    """Sends encoded events as they come. `on_leave` is awaited if the client leaves before the end.
 
-    with StreamSlot(api) as slot:  # released if the block raises
+    with api.open_stream() as slot:
         accepted = await accept_run(api, thread_id, body)
         return EventStreamResponse(slot, events)
     """
 
-    def __init__(self, api: Api, *, counts: bool = True) -> None:
-        """Raises 503 if too many are open."""
-        self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
-        self.stopping = self._open.enter_context(api.open_stream(counts=counts)).stopping
-        """Set when the server stops, or the caller's token is no longer valid."""
-
-    def __enter__(self) -> StreamSlot:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self.close()
-
-    async def leave(self, on_leave: Callable[[], Awaitable[object]] | None) -> None:
-        """Call `on_leave` after the client has left. An error is only logged."""
-        try:
-            if on_leave is not None:
-                await on_leave()
-        except NotFound:  # the run was deleted
-            pass
-        except Exception as error:
-            log_failure("Cancelling a run whose client left", error, self.redact)
-
-    def close(self) -> None:
-        self._open.close()
-
-    __del__ = close  # a response that is never sent
-
-
-class EventStreamResponse(Response):
-    """Streams encoded events. `on_leave` is awaited if the client leaves before the end."""
-
     media_type = "text/event-stream"
+    heartbeat = b": heartbeat\r\n\r\n"
+    begins_at_once = True
+    """Whether clients get the head before there is an event."""
 
     def __init__(
         self,
-        slot: StreamSlot,
-        events: AsyncGenerator[bytes],
-        headers: dict[str, str] | None = None,
+        slot: OpenStream,
+        parts: AsyncGenerator[bytes],
+        headers: Mapping[str, str] | None = None,
         *,
-        on_leave: Callable[[], Awaitable[object]] | None = None,
+        on_leave: OnLeave = None,
     ) -> None:
-        self._slot, self._events, self._on_leave = slot, events, on_leave
+        self._slot, self._parts, self._on_leave = slot, parts, on_leave
+        slot.is_handed_on = True
         super().__init__(headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
+        self._has_begun, self._gathered = False, bytearray()
+        self._has_some, self._is_taken = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = {"status": self.status_code, "headers": self.raw_headers}
-        await send({"type": "http.response.start", **status})
-        connection = _Connection(send)
-        writing = asyncio.ensure_future(self._write(connection))
+        sending = asyncio.ensure_future(self._send_all(send))
         leaving = asyncio.ensure_future(_until_left(receive))
-        others = (connection.beat(), connection.send_gathered(), self._slot.stopping.wait())
-        tasks: set[asyncio.Future[Any]] = {writing, leaving, *map(asyncio.ensure_future, others)}
+        tasks: set[asyncio.Future[Any]] = {sending, leaving}
+        tasks.add(asyncio.ensure_future(self._slot.stopping.wait()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -132,81 +103,78 @@ class EventStreamResponse(Response):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._slot.close()
-            is_whole = not writing.cancelled() and writing.exception() is None
-            if has_left and not is_whole:
-                await self._slot.leave(self._on_leave)
-        if is_whole and not has_left:
-            await connection.end()
+            if has_left and (sending.cancelled() or sending.exception() is not None):
+                await self._leave()
+        if not has_left:
+            await self._begin(send)
 
-    async def _write(self, connection: _Connection) -> None:
+    async def _leave(self) -> None:
         try:
-            async with contextlib.aclosing(self._events) as events:
-                async for event in events:
-                    await connection.write(event)
-        except Unavailable:
-            raise
+            if self._on_leave is not None:
+                await self._on_leave()
+        except NotFound:  # the run was deleted
+            pass
         except Exception as error:
+            log_failure("Cancelling a run whose client left", error, self._slot.redact)
+
+    async def _begin(self, send: Send) -> None:
+        """Send the head of the response, once."""
+        if not self._has_begun:
+            self._has_begun = True
+            head = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **head})
+
+    async def _read(self) -> None:
+        """Gather the parts, at most as many as the connection takes."""
+        async with contextlib.aclosing(self._parts) as parts:
+            async for part in parts:
+                self._gathered += part
+                self._has_some.set()
+                if len(self._gathered) >= FULL:
+                    self._is_taken.clear()
+                    await self._is_taken.wait()
+
+    async def _send_all(self, send: Send) -> None:
+        """Send what is gathered, and heartbeats, until everything was read."""
+        if self.begins_at_once:
+            await self._begin(send)
+        loop = asyncio.get_running_loop()
+        beat_at = loop.time() + HEARTBEAT
+        reading = asyncio.ensure_future(self._read())
+        reading.add_done_callback(lambda _: self._has_some.set())
+        try:
+            while not reading.done() or self._gathered:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(beat_at):
+                        await self._has_some.wait()
+                self._has_some.clear()
+                body = bytes(self._gathered)
+                self._gathered.clear()
+                if loop.time() >= beat_at:
+                    body, beat_at = body + self.heartbeat, max(beat_at + HEARTBEAT, loop.time())
+                if body:
+                    await self._send(send, body)
+                self._is_taken.set()
+            await self._end(send, reading.exception())
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        await self._begin(send)
+        async with asyncio.timeout(STALLED):
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _end(self, send: Send, error: BaseException | None) -> None:
+        """Send the end of the response. Raises if it is to be cut instead."""
+        body = b""
+        if isinstance(error, Unavailable):
+            raise error
+        if error is not None:
             log_failure("A stream", error, self._slot.redact)
             data = {"error": "InternalError", "message": "The stream failed; the log says why."}
-            await connection.write(encode("error", data))
-        # A send waits while the client reads nothing; cancelling it would lose its events.
-        await connection.flush()
-
-
-class _Connection:
-    """The sending side of a connection: events and comments, one at a time."""
-
-    def __init__(self, send: Send) -> None:
-        self._send_message, self._free = send, asyncio.Lock()
-        self._gathered, self._has_some = bytearray(), asyncio.Event()
-
-    async def write(self, event: bytes) -> None:
-        """Send an event soon. Waits only if many are gathered."""
-        self._gathered += event
-        if len(self._gathered) < FULL:
-            self._has_some.set()
-        else:
-            await self.flush()
-            await asyncio.sleep(0)  # let other tasks run
-
-    async def send_gathered(self) -> None:
-        """Send what is gathered whenever no further event is available."""
-        while True:
-            await self._has_some.wait()
-            self._has_some.clear()
-            await self.flush()
-
-    async def end(self) -> None:
-        """Send the end of the response."""
-        await self._send(b"", more=False)
-
-    async def flush(self) -> None:
-        """Send what is gathered, after any send in progress."""
-        async with self._free:
-            body = bytes(self._gathered)
-            self._gathered.clear()
-            if body:
-                await self._send(body)
-
-    async def _send(self, body: bytes, *, more: bool = True) -> None:
-        message: Message = {"type": "http.response.body", "body": body, "more_body": more}
-        await self._send_message(message)
-
-    async def beat(self) -> None:
-        """Send comments until the client has read nothing for too long."""
-        loop = asyncio.get_running_loop()
-        next_at, taken_at = loop.time() + HEARTBEAT, loop.time()
-        while loop.time() < taken_at + STALLED:
-            await asyncio.sleep(next_at - loop.time())
-            next_at = max(next_at + HEARTBEAT, loop.time())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT):
-                    await self._free.acquire()
-                try:
-                    await self._send(COMMENT)
-                    taken_at = loop.time()
-                finally:
-                    self._free.release()
+            body = encode("error", data)
+        await self._send(send, body, more=False)
 
 
 async def _until_left(receive: Receive) -> None:
@@ -214,54 +182,33 @@ async def _until_left(receive: Receive) -> None:
         pass
 
 
-class WaitingResponse(Response):
-    """A response that waits for its value. `on_leave` is awaited if the client leaves before."""
+class WaitingResponse(EventStreamResponse):
+    """A response that waits for its value. Its head is sent with the first line feed, so an error
+    before has its own status."""
+
+    media_type = "application/json"
+    heartbeat = b"\n"
+    begins_at_once = False
 
     def __init__(
         self,
-        slot: StreamSlot,
+        slot: OpenStream,
         value: Callable[[], Awaitable[Any]],
         headers: Mapping[str, str] | None = None,
         *,
-        on_leave: Callable[[], Awaitable[object]] | None = None,
+        on_leave: OnLeave = None,
     ) -> None:
-        super().__init__(None, 200, headers, "application/json")
-        del self.headers["content-length"]
-        self._slot, self._value, self._on_leave = slot, value, on_leave
+        async def parts() -> AsyncGenerator[bytes]:
+            yield dump(await value())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        value = asyncio.ensure_future(self._value())
-        leaving = asyncio.ensure_future(_until_left(receive))
-        stopping = asyncio.ensure_future(self._slot.stopping.wait())
-        tasks: set[asyncio.Future[Any]] = {value, leaving, stopping}
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        has_begun = False
-        try:
-            while True:
-                await asyncio.wait(tasks, timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
-                if leaving.done() and not value.done():
-                    await self._slot.leave(self._on_leave)
-                    return
-                is_cut, body = stopping.done() and not value.done(), b"\n"
-                try:
-                    if value.done():
-                        body = dump(value.result())
-                except Exception as error:
-                    failed, is_cut = error_response(error, self._slot.redact), True
-                    if not has_begun and not isinstance(error, Unavailable):
-                        await failed(scope, receive, send)
-                        return
-                if not has_begun:
-                    await send(start)
-                    has_begun = True
-                if is_cut:
-                    return
-                more = not value.done()
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-                if not more:
-                    return
-        finally:
-            self._slot.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        super().__init__(slot, parts(), headers, on_leave=on_leave)
+
+    async def _end(self, send: Send, error: BaseException | None) -> None:
+        if isinstance(error, Exception):
+            response = error_response(error, self._slot.redact)
+            if self._has_begun or isinstance(error, Unavailable):
+                raise error
+            self.status_code, self.raw_headers = response.status_code, response.raw_headers
+            await self._send(send, bytes(response.body), more=False)
+        else:
+            await super()._end(send, error)

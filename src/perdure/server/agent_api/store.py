@@ -15,7 +15,7 @@ from fastapi import APIRouter, Response
 from langgraph.store.base import BaseStore, InvalidNamespaceError, Item
 from pydantic import AfterValidator, BaseModel, Field
 
-from perdure.server.agent_api.search import Limit, Offset
+from perdure.server.agent_api.resources import Limit, Offset
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api, ApiDep

@@ -19,15 +19,20 @@ from pydantic import BaseModel, Field
 from perdure.commands import threads
 from perdure.commands.assistants import default_id
 from perdure.commands.threads import Matches, Thread, ThreadContent, ThreadFilter
-from perdure.server.agent_api.search import Page, has_metadata, page_response, passes, selected
-from perdure.server.agent_api.thread_access import find_thread
-from perdure.server.agent_api.thread_views import (
+from perdure.server.agent_api.resources import (
+    Page,
+    find_thread,
+    has_metadata,
+    page_response,
+    passes,
+    selected,
+)
+from perdure.server.agent_api.thread_state import (
     OF_STATE,
     apply_supersteps,
     graph_named,
     place,
     wire_thread,
-    wire_ttl,
 )
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
@@ -154,11 +159,11 @@ async def prune(body: Pruning, api: ApiDep) -> Json:
 async def get(thread_id: str, api: ApiDep, include: str = "") -> Json:
     """Get a thread with the values of its state; with `include=ttl` also how long it is kept."""
     api.require(Scope.READ)
-
     thread = await find_thread(api, thread_id)
     item = await wire_thread(api, thread)
     if "ttl" in include.split(","):
-        item["ttl"] = wire_ttl(thread)
+        kept = {"ttl_minutes": thread.ttl, "expires_at": thread.expires_at}
+        item["ttl"] = None if thread.ttl is None else {"strategy": "delete", **kept}
     return item
 
 

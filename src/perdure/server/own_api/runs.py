@@ -21,8 +21,8 @@ from perdure.commands import Poll
 from perdure.commands.runs import RunRow
 from perdure.commands.streams import EventFeed
 from perdure.errors import Error
-from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
-from perdure.server.agent_api.thread_views import update_error
+from perdure.server.agent_api.sse import EventStreamResponse, encode
+from perdure.server.agent_api.thread_state import update_error
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.own_api.requests import (
@@ -130,7 +130,7 @@ async def stream_events_of_run(
     api.require(Scope.READ)
     row = await find_row(api, "run", run_id)
     start = after if last_event_id is None else _number(last_event_id)
-    return EventStreamResponse(StreamSlot(api), _follow_run(api, row, start))
+    return EventStreamResponse(api.open_stream(), _follow_run(api, row, start))
 
 
 @router.get("/events/stream", response_class=EventStreamResponse, responses={**errors(), **SSE})
@@ -142,7 +142,7 @@ async def stream_events(api: ApiDep, last_event_id: LastId = None) -> EventStrea
     since = await api.runtime.now()
     if last_event_id is not None:
         since = moment(min(_number(last_event_id), LAST_MS))
-    return EventStreamResponse(StreamSlot(api), _follow_all(api, seen, since))
+    return EventStreamResponse(api.open_stream(), _follow_all(api, seen, since))
 
 
 async def _follow_run(api: Api, row: RunRow, after: int) -> AsyncGenerator[bytes]:

@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot
+from perdure.server.agent_api.sse import EventStreamResponse
 from perdure.server.authorization import Caller, Scope
 from perdure.server.errors import ApiError
 from perdure.server.origins import is_encrypted
@@ -184,7 +184,7 @@ class Ui:
 
     def stream(self, events: AsyncGenerator[bytes]) -> Response:
         """Server-sent events, made with `sse`."""
-        return EventStreamResponse(StreamSlot(self.api), events)
+        return EventStreamResponse(self.api.open_stream(), events)
 
     def set_cookie(self, response: Response, name: str, value: str, age: timedelta | None) -> None:
         """Set a cookie that scripts cannot read, and that other sites' forms do not send."""

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 
 from perdure.errors import UNREADABLE
 from perdure.server.agent_api.assistants import drawing
-from perdure.server.agent_api.thread_views import place, read_state, stored_state
+from perdure.server.agent_api.thread_state import place, read_state, stored_state
 from perdure.types import Event
 from perdure.views.graph_picture import GraphShape
 

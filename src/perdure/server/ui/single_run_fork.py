@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from perdure.commands.runs import RunRow
 from perdure.errors import Error
-from perdure.server.agent_api.thread_views import update_error
+from perdure.server.agent_api.thread_state import update_error
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.own_api.requests import find_row

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.errors import NotFound
-from perdure.server.agent_api.run_events import COMPLETE, PARTIAL, MessageEvents
+from perdure.server.agent_api.run_streams import COMPLETE, PARTIAL, MessageEvents
 from perdure.server.ui.page import Ui, sse
 from perdure.server.ui.single_run_view import TABS, RunView, read_run
 from perdure.types import Chunk, State
