@@ -93,12 +93,8 @@ class Change:
         data: Mapping[str, Any] | None = None,
     ) -> Statement:
         """The statement that stores the event of this change."""
-        data = data or {}
-        if serializer.redacts:
-            data = redacted_data(serializer, data)
-        body = dump_event(
-            serializer, self.number, self.now, [kind], data, self.thread_id, self.run_id
-        )
+        data = redacted_data(serializer, data or {})
+        body = self.body(serializer, [kind], data)
         params = {**self.params, "kind": kind.value, "state": None, "body": body}
         return EventStatement("insert_event", params, data)
 
@@ -209,9 +205,7 @@ def dump_event(
 ) -> bytes:
     """The body of an event: its data, and what its row may be, as far as that is known before SQL
     decides. A claim's event goes to the runs that are due, a takeover's to the runs of a thread."""
-    data = dict(data or {})
-    if serializer.redacts:
-        data = dict(redacted_data(serializer, data))
+    data = dict(redacted_data(serializer, data or {}))
     stored = [data, thread_id, run_id, [*map(str, kinds)]]
     return serializer.dumps(stored, _place(number, at), own=True)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
-from perdure.commands import effects, events, messages, run_reads, runs, waits
+from perdure.commands import effects, messages, waits
 from perdure.commands.answering import end_sleeps
 from perdure.commands.connection import Connection
-from perdure.commands.effects import report
 from perdure.commands.events import (
     Change,
     actor_data,
@@ -22,50 +21,29 @@ from perdure.commands.events import (
     was_made,
 )
 from perdure.commands.run_reads import find_row, get
-from perdure.commands.runs import RunRow, maybe_control, names_in_pieces
+from perdure.commands.runs import maybe_control, names_in_pieces
 from perdure.commands.waits import WaitRow
 from perdure.errors import BadArgument, NotFound, WrongState
-from perdure.journal import EventStatement, Op, Plan, Rows, Statement, with_params
-from perdure.journal.names import check_id, check_text, maybe_id
+from perdure.journal import (
+    EventStatement,
+    Op,
+    Plan,
+    Statement,
+    all_rows,
+    read_together,
+    with_params,
+)
+from perdure.journal.names import check_id, check_text, maybe_id, maybe_text
 from perdure.serde.serializer import Serializer
 from perdure.types import ENDED, Control, EffectState, EventKind, Kind, Run, State, WaitState
 from perdure.verbs import GRACE, Recorded, call_number, recorded, verb
 
-
-class AtStake(NamedTuple):
-    """What cancelling or retrying a run affects besides it."""
-
-    control: str | None
-    is_passed: bool
-    """Whether a later run of its thread has begun."""
-    children: int
-    """Number of unfinished runs that are cancelled with it."""
-    effects: tuple[tuple[str, str], ...]
-    """State and name of its effects: done ones can be undone."""
-
-
-def at_stake(run_ids: Iterable[str]) -> Op[dict[str, AtStake]]:
-    """What cancelling or retrying each of these runs affects besides it, by run."""
-    names = ("runs_at_stake", "children_at_stake", "effects_at_stake")
-    pieces = names_in_pieces(run_ids)
-    statements = [Statement(name, piece) for name in names for piece in pieces]
-
-    def result(rows: Rows) -> dict[str, AtStake]:
-        size = len(pieces)
-        every, trees, effects = (
-            [row for some in rows[start : start + size] for row in some]
-            for start in range(0, len(statements), size)
-        )
-        children = {root: int(number) for root, number in trees}
-        touched: dict[str, list[tuple[str, str]]] = {}
-        for run_id, state, name in effects:
-            touched.setdefault(run_id, []).append((state, name))
-        return {
-            id: AtStake(control, bool(passed), children.get(id, 0), tuple(touched.get(id, ())))
-            for id, control, passed in every
-        }
-
-    return Op("at_stake", statements, result)
+_STOPS = {
+    Control.CANCEL: (State.CANCELLED, EventKind.CANCELLING, EventKind.CANCELLED),
+    Control.PAUSE: (State.PAUSED, EventKind.PAUSING, EventKind.PAUSED),
+}
+"""The state of a run once it was stopped, and the events that say that it was asked to, and that
+it has."""
 
 
 def request_stop(
@@ -81,46 +59,36 @@ def request_stop(
 ) -> Op[bool]:
     """Cancel or pause a run. False if its state does not allow that. With `undo` its checkpoints
     are to be deleted once it has ended."""
-    is_cancel = control is Control.CANCEL
     reason = serializer.redacted_text(reason)
-    given = {"reason": reason, **actor_data(by), **(effects or {})}
-    data = {name: value for name, value in given.items() if value}
-    asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
-    kind = EventKind.CANCELLED if is_cancel else EventKind.PAUSED
+    details = {"reason": reason, **actor_data(by), **(effects or {})}
+    data = {name: value for name, value in details.items() if value}
+    state, asked, kind = _STOPS[control]
     params = {
         **made.params,
         "control": control.value,
         "control_at": made.now + grace,
-        "state": stopped_state(control).value,
+        "state": state.value,
         "undo": int(undo),
         "reason": reason,
         "asked": asked.value,
         "kind": kind.value,
         "body": made.body(serializer, (asked, kind), data),
     }
+    statements = [
+        *with_params(params, "lock_thread", "stop_run"),
+        EventStatement("insert_stop_events", params, data),
+        *with_params(params, "trace_changed", "close_waits", "make_next_due"),
+    ]
+    if control is Control.CANCEL:
+        statements += [*wake_joiners(made.params), messages.announce_ends(made)]
+        statements += stop_children(serializer, made, grace)
     return Op(
         control.value,
-        [
-            *with_params(params, "lock_thread", "stop_run"),
-            EventStatement("insert_stop_events", params, data),
-            *with_params(params, "trace_changed", "close_waits", "make_next_due"),
-            *(_after_cancel(serializer, made, grace) if is_cancel else ()),
-        ],
+        statements,
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
         key=made.key,
     )
-
-
-def _after_cancel(serializer: Serializer, made: Change, grace: int) -> list[Statement]:
-    """Tell those that a cancelled run concerns, for its batch."""
-    told = [*wake_joiners(made.params), messages.announce_ends(made)]
-    return told + stop_children(serializer, made, grace)
-
-
-def stopped_state(control: Control) -> State:
-    """The state of a run once it has been cancelled or paused."""
-    return State.CANCELLED if control is Control.CANCEL else State.PAUSED
 
 
 def continue_run(
@@ -131,8 +99,8 @@ def continue_run(
     by: str | None = None,
 ) -> Op[bool]:
     """Make a run due that is in one of these states. False if it is in another."""
-    params = {**made.params, "names": json.dumps([state.value for state in states])}
-    params["decision"] = None
+    names = json.dumps([state.value for state in states])
+    params = {**made.params, "names": names, "decision": None}
     is_retry = kind is EventKind.RETRIED
     return Op(
         kind.value,
@@ -144,25 +112,6 @@ def continue_run(
             Statement("requeue_later", params),
         ],
         lambda rows: any(rows[2:4] if len(rows) > 1 else rows),
-        write=True,
-        key=made.key,
-    )
-
-
-def store_comment(
-    serializer: Serializer, made: Change, text: str, wait_id: str | None, by: str | None
-) -> Op[bool]:
-    """Add a person's comment to the history of a run, optionally about one of its questions. False:
-    the run was deleted."""
-    data = {**({"wait": wait_id} if wait_id else {}), "text": text, **actor_data(by)}
-    return Op(
-        "comment",
-        [
-            Statement("count_note", {**made.params, "name": None, "about": None}),
-            made.event(serializer, EventKind.COMMENT, data),
-            made.key,
-        ],
-        lambda rows: bool(rows[-1]),
         write=True,
         key=made.key,
     )
@@ -187,20 +136,17 @@ def wake(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
         NotFound: The journal has no run with this id.
     """
     number = call_number()
-    run: RunRow | None = yield runs.find(check_id("run", run_id))
-    if run is None:
-        raise NotFound("run", run_id)
+    run = yield from find_row(on, run_id)
     if not (yield from was_made(run.thread_id, run.id, number)):
-        if by is not None:
-            check_text("by", by)
-        found: list[WaitRow] = yield waits.of_run(run.id)
+        maybe_text("by", by)
+        rows: list[WaitRow] = yield waits.of_run(run.id)
         # The pause before an effect is retried is the effect's, not a sleep of a task.
-        asleep = [row for row in found if row.kind == Kind.CLOCK and row.task_id]
-        asleep = [row for row in asleep if row.state == WaitState.OPEN]
+        sleeps = [row for row in rows if row.kind == Kind.CLOCK and row.task_id]
+        asleep = [row for row in sleeps if row.state == WaitState.OPEN]
         if not asleep or not (yield end_sleeps(on.serializer, asleep, by, on.clock.now(), number)):
             raise WrongState(run.id, run.state, "be woken", "it is not asleep.")
     on.wake()
-    return (yield from run_reads.get.plan(on, run_id))
+    return (yield from get.plan(on, run_id))
 
 
 # -- cancelling and pausing
@@ -220,24 +166,24 @@ def stop_run(
     """Cancel or pause a run: at once, or by asking its driver. The same `number` does so
     once. With `undo` its checkpoints are to be deleted once it has ended."""
     row = yield from find_row(on, run_id)
-    if (yield from events.was_made(row.thread_id, row.id, number)):
+    if (yield from was_made(row.thread_id, row.id, number)):
         return
-    found = (yield effects.of_run(row.id)) if control is Control.CANCEL else []
-    done = yield request_stop(
+    called = (yield effects.of_run(row.id)) if control is Control.CANCEL else []
+    is_stopped = yield request_stop(
         on.serializer,
         change(row.thread_id, row.id, on.clock.now(), number),
         control,
         round(grace.total_seconds() * 1000),
-        effects=report(found),
+        effects=effects.report(called),
         reason=reason,
         by=by,
         undo=undo,
     )
     row = yield from find_row(on, run_id)
-    state = stopped_state(control)
-    if not done and row.state != state:
-        action, asked = RunAction(control.value), maybe_control(row.control)
-        why = why_not_stopped(State(row.state), asked, action) or "it is being cancelled"
+    state, action = _STOPS[control][0], RunAction(control.value)
+    if not is_stopped and row.state != state:
+        why = why_not_stopped(State(row.state), maybe_control(row.control), action)
+        why = why or "it is being cancelled"
         raise WrongState(row.id, row.state, f"be {state.value}", f"{why}.")
 
 
@@ -256,10 +202,9 @@ def make_due(
 ) -> Plan[None]:
     """Make a run that was paused, failed or held due. The same `number` does so once."""
     states, why = _DUE[kind]
-    if by is not None:
-        check_text("by", by)
+    maybe_text("by", by)
     row = yield from find_row(on, run_id)
-    if (yield from events.was_made(row.thread_id, row.id, number)):
+    if (yield from was_made(row.thread_id, row.id, number)):
         return
     made = change(row.thread_id, row.id, on.clock.now(), number)
     if not (yield continue_run(on.serializer, made, states, kind, by)):
@@ -292,17 +237,28 @@ def comment(
     run_id, wait_id, number = check_id("run", run_id), maybe_id("wait", wait_id), call_number()
     if not check_text("comment", text).strip():
         raise BadArgument("A comment is a text that is not empty.")
-    if by is not None:
-        check_text("by", by)
+    maybe_text("by", by)
     row = yield from find_row(on, run_id)
-    if (yield from events.was_made(row.thread_id, row.id, number)):
+    if (yield from was_made(row.thread_id, row.id, number)):
         return
     if wait_id is not None:
         wait: WaitRow | None = yield waits.find(wait_id)
         if wait is None or wait.run_id != row.id:
             raise NotFound(f"wait of run {row.id}", wait_id)
     made = change(row.thread_id, row.id, on.clock.now(), number)
-    if not (yield store_comment(on.serializer, made, text, wait_id, by)):
+    data = {**({"wait": wait_id} if wait_id else {}), "text": text, **actor_data(by)}
+    is_stored = yield Op(
+        "comment",
+        [
+            Statement("count_note", {**made.params, "name": None, "about": None}),
+            made.event(on.serializer, EventKind.COMMENT, data),
+            made.key,
+        ],
+        lambda rows: bool(rows[-1]),
+        write=True,
+        key=made.key,
+    )
+    if not is_stored:  # the run was deleted
         raise NotFound("run", run_id)
 
 
@@ -328,7 +284,7 @@ async def pause(
         WrongState: The run has ended, is held, or is being cancelled. Nothing was changed.
         NotFound: The journal has no run with this id.
     """
-    return await _stop(on, _pause, run_id, Control.PAUSE, grace, None, by)
+    return await _stop(on, Control.PAUSE, run_id, grace, None, by)
 
 
 @verb()
@@ -367,7 +323,7 @@ async def cancel(
         WrongState: The run is `done` or `failed`. Nothing was changed.
         NotFound: The journal has no run with this id.
     """
-    return await _stop(on, _cancel, run_id, Control.CANCEL, grace, reason, by)
+    return await _stop(on, Control.CANCEL, run_id, grace, reason, by)
 
 
 @verb(effect=True, without=("by",))
@@ -415,16 +371,31 @@ def retry(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
     return (yield from get.plan(on, run_id))
 
 
+def _recorded_stop(
+    control: Control,
+) -> Recorded[[str, timedelta, str | None, str | None], None]:
+    @recorded(control.value)
+    def stop(
+        on: Connection, run_id: str, grace: timedelta, reason: str | None, by: str | None
+    ) -> Plan[None]:
+        number = call_number()
+        yield from stop_run(on, run_id, control, grace, reason=reason, by=by, number=number)
+
+    return stop
+
+
+_RECORDED = {control: _recorded_stop(control) for control in Control}
+
+
 async def _stop(
     on: Connection,
-    record: Recorded[[str, timedelta, str | None, str | None], None],
-    run_id: str,
     control: Control,
+    run_id: str,
     grace: timedelta,
     reason: str | None,
     by: str | None,
 ) -> Run:
-    await record(on, check_id("run", run_id), grace, reason, by)
+    await _RECORDED[control](on, check_id("run", run_id), grace, reason, by)
     stopped = await on.journal.arun(get.plan(on, run_id))
     if stopped.state is State.RUNNING:
         on.stop(run_id, control)
@@ -432,40 +403,7 @@ async def _stop(
     return stopped
 
 
-@recorded("cancel")
-def _cancel(
-    on: Connection, run_id: str, grace: timedelta, reason: str | None, by: str | None
-) -> Plan[None]:
-    number = call_number()
-    yield from stop_run(on, run_id, Control.CANCEL, grace, reason=reason, by=by, number=number)
-
-
-@recorded("pause")
-def _pause(
-    on: Connection, run_id: str, grace: timedelta, reason: str | None, by: str | None
-) -> Plan[None]:
-    number = call_number()
-    yield from stop_run(on, run_id, Control.PAUSE, grace, reason=reason, by=by, number=number)
-
-
-def read_stakes(found: Sequence[Run]) -> Plan[list[tuple[Run, Stakes]]]:
-    """These runs with what is at stake, in one read. Deleted runs are left out."""
-    known: dict[str, AtStake] = (yield at_stake(run.id for run in found)) if found else {}
-    return [(run, _stakes(known[run.id])) for run in found if run.id in known]
-
-
-def _stakes(found: AtStake) -> Stakes:
-    def names(*states: EffectState) -> tuple[str, ...]:
-        return tuple(name for state, name in found.effects if state in states)
-
-    return Stakes(
-        maybe_control(found.control),
-        undoable=names(EffectState.DONE),
-        failed=names(EffectState.FAILED),
-        unknown=names(EffectState.OPEN, EffectState.UNKNOWN),
-        children=found.children,
-        is_passed=found.is_passed,
-    )
+# -- what an action would do
 
 
 class RunAction(StrEnum):
@@ -506,6 +444,35 @@ class Stakes:
     """Number of unfinished descendants that are cancelled with it."""
     is_passed: bool = False
     """Whether a later run of its thread has begun."""
+
+
+def read_stakes(of: Sequence[Run]) -> Plan[list[tuple[Run, Stakes]]]:
+    """These runs with what is at stake, in one read. Deleted runs are left out."""
+    if not of:
+        return []
+    pieces = names_in_pieces(run.id for run in of)
+    names = ("runs_at_stake", "children_at_stake", "effects_at_stake")
+    every = (Op(name, [Statement(name, ids) for ids in pieces], all_rows) for name in names)
+    rows, trees, called = yield read_together("at_stake", *every)
+    known = {id: (control, is_passed) for id, control, is_passed in rows}
+    children = {root: int(number) for root, number in trees}
+    effects: dict[str, dict[str, tuple[str, ...]]] = {}
+    for run_id, state, name in called:
+        own = effects.setdefault(run_id, {})
+        own[state] = (*own.get(state, ()), name)
+
+    def stakes(id: str, control: str | None, is_passed: int) -> Stakes:
+        own = effects.get(id, {})
+        return Stakes(
+            maybe_control(control),
+            undoable=own.get(EffectState.DONE, ()),
+            failed=own.get(EffectState.FAILED, ()),
+            unknown=own.get(EffectState.OPEN, ()) + own.get(EffectState.UNKNOWN, ()),
+            children=children.get(id, 0),
+            is_passed=bool(is_passed),
+        )
+
+    return [(run, stakes(run.id, *known[run.id])) for run in of if run.id in known]
 
 
 def why_not_stopped(state: State, control: Control | None, action: RunAction) -> str:

@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 from perdure.commands import messages
 from perdure.commands.connection import Connection
@@ -26,7 +26,7 @@ from perdure.commands.run_reads import get, show
 from perdure.commands.runs import RunRow, first_run, redacted_setup
 from perdure.commands.streams import kept_modes
 from perdure.errors import BadArgument, ThreadBusy
-from perdure.journal import EventStatement, Op, Plan, Statement, with_params
+from perdure.journal import EventStatement, Op, Plan, Statement, no_result, with_params
 from perdure.journal.names import check_id, new_id, random_number
 from perdure.langgraph_port import checkpoint_names
 from perdure.serde.encryption import Place
@@ -64,6 +64,23 @@ class Parent(NamedTuple):
     refuse: Callable[[], NoReturn]
     """Called if the lease is lost."""
 
+    @property
+    def statements(self) -> Sequence[Statement]:
+        held = {"thread_id": self.thread_id, "id": self.id, "token": self.token}
+        return [Statement("fence", held)]
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {
+            "parent_id": self.id,
+            "depth": self.depth + 1,
+            "ignores_parent_cancel": int(self.ignores_parent_cancel),
+            "parent_reason": parent_cancelled(self.id),
+        }
+
+
+NO_PARENT = {"parent_id": None, "depth": 0, "ignores_parent_cancel": 0, "parent_reason": None}
+
 
 class Beside(NamedTuple):
     """What is stored in the batch that accepts a run, before the run."""
@@ -71,87 +88,6 @@ class Beside(NamedTuple):
     statements: Sequence[Statement]
     refuse: Callable[[], NoReturn]
     """Called if one of them refuses the batch."""
-
-
-def _start_op(
-    serializer: Serializer,
-    made: Change,
-    *,
-    graph: str,
-    version: str,
-    key: str | None,
-    ready_at: int,
-    setup: bytes,
-    strategy: str,
-    only: str | None = None,
-    grace: int = 0,
-    fingerprint: str | None = None,
-    begun: bool = False,
-    parent: Parent | None = None,
-    traceparent: str | None = None,
-    streams: bool = False,
-    beside: Beside | None = None,
-    webhook: str | None = None,
-) -> Op[RunRow | None]:
-    """Accept a run, or find the one accepted before with this key. None if the thread is busy.
-    With `only`, the run takes the thread over from the runs in that state, whatever the strategy.
-    A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
-    its lease. `traceparent` is the span of the caller, as W3C's trace context writes it. `streams`:
-    what it produces is kept. What is `beside` is stored in the same batch. `webhook` is the topic
-    of the messages for its own webhook."""
-    params = {
-        **made.params,
-        "graph": graph,
-        "version": version,
-        "key": key,
-        "ready_at": ready_at,
-        "due_at": ready_at,
-        "setup": setup,
-        "webhook": webhook,
-        "fingerprint": fingerprint,
-        "begun": int(begun),
-        "streams": int(streams),
-        "reject": int(strategy == "reject"),
-        "parent_id": None if parent is None else parent.id,
-        "depth": 0 if parent is None else parent.depth + 1,
-        "ignores_parent_cancel": int(parent is not None and parent.ignores_parent_cancel),
-        "parent_reason": None if parent is None else parent_cancelled(parent.id),
-    }
-    statements = with_params(params, "count_run")
-    if parent is not None:
-        held = {"thread_id": parent.thread_id, "id": parent.id, "token": parent.token}
-        statements.insert(0, Statement("fence", held))
-    if beside is not None:
-        statements[:0] = beside.statements
-    data = {"graph": graph, "version": version, "key": key, "parent": params["parent_id"]}
-    data["traceparent"] = traceparent
-    found = Statement("find_run", params)
-    inserted = [
-        Statement("insert_run", params),
-        made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),
-    ]
-    refuse: Callable[[], Any] | None = None if parent is None else parent.refuse
-    if beside is not None:
-        refuse = beside.refuse
-
-    def op(between: Sequence[Statement], after: Sequence[Statement], otherwise: Any) -> Op[Any]:
-        batch = [*statements, *between, *inserted, *after, found]
-        return Op(
-            "start", batch, first_run, write=True, key=found, proof=made.key, otherwise=otherwise
-        )
-
-    def take_over() -> Op[RunRow | None]:
-        stopped = "idle" if strategy == "replace" else only
-        alone, undo = strategy == "reject", strategy == "rollback"
-        between = stop_thread(serializer, made, key, stopped, undo, grace, alone=alone)
-        # Runs before it may be left: those that the strategy does not stop.
-        return op(between, [Statement("make_next_due", params)], refuse)
-
-    if only == ASKING:  # most threads have none, and the statements for those are many
-        return op([Statement("refuse_waiting", params)], [], take_over)
-    if only is not None or strategy in ("interrupt", "rollback", "replace"):
-        return take_over()
-    return op([], [], refuse)
 
 
 def stop_thread(
@@ -167,6 +103,7 @@ def stop_thread(
     """Cancel the earlier runs of a thread, for the batch of the run that takes it over. If it is to
     be `alone`, one run is cancelled at most, and none if others are under way too."""
     number, data = random_number(), {"by": by.run_id}
+    kinds = (EventKind.CANCELLING, EventKind.CANCELLED)
     params = {
         **by.params,
         "id": None,
@@ -177,16 +114,9 @@ def stop_thread(
         "undo": int(undo),
         "control_at": by.now + grace,
         "reason": f"run {by.run_id} took the thread over",
-        "asked": EventKind.CANCELLING.value,
-        "kind": EventKind.CANCELLED.value,
-        "body": dump_event(
-            serializer,
-            number,
-            by.now,
-            (EventKind.CANCELLING, EventKind.CANCELLED),
-            data,
-            by.thread_id,
-        ),
+        "asked": kinds[0].value,
+        "kind": kinds[1].value,
+        "body": dump_event(serializer, number, by.now, kinds, data, by.thread_id),
     }
     return [
         Statement("stop_thread", params),
@@ -207,15 +137,13 @@ def supersede(serializer: Serializer, by: Change) -> Op[None]:
             *stop_thread(serializer, by, None, State.WAITING.value, False, 0),
             Statement("make_next_due", by.params),
         ],
-        lambda rows: None,
+        no_result,
         write=True,
     )
 
 
 DEEPEST = 50
 """How many runs may be above a run in its tree."""
-
-# -- accepting
 
 
 def accept(
@@ -236,12 +164,14 @@ def accept(
     beside: Beside | None = None,
     grace: timedelta = GRACE,
 ) -> Plan[RunRow]:
-    """Accept a run of a graph, given as (name, version), or find the one of this key.
+    """Accept a run of a graph, given as (name, version), or find the one of this key. Raises
+    `ThreadBusy`.
 
-    For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
-    runs in that state alone are stopped, whatever the strategy; the step of a run that is
-    stopped may go on for its `grace`. What is `beside` is stored in the same batch.
-    The URL in `setup["webhook"]` is told when the run ends, is held, or waits for a person.
+    For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`, the
+    run takes the thread over from the runs in that state, whatever the strategy; the step of a run
+    that is stopped may go on for its `grace`. A fork has `begun`, with a graph of this fingerprint.
+    A child is refused if its parent has lost its lease. What is `beside` is stored in the same
+    batch. The URL in `setup["webhook"]` is told when the run ends, is held, or waits for a person.
     """
     # The effects of a run that a node of an evaluated one starts would not be simulated.
     on.refuse_in_evaluation("perdure.start")
@@ -252,32 +182,66 @@ def accept(
             "of its own."
         )
     check_command(setup.get("input"))
-    url = setup.get("webhook")
-    now = on.clock.now()
+    serializer, (name, version), now = on.serializer, graph, on.clock.now()
     made = change(thread_id, run_id or new_id(), now)
     begin = deadline("after", after, lambda: moment(now))
-    ready = (now if begin is None else begin) + round(reserve * 1000)
+    ready_at = (now if begin is None else begin) + round(reserve * 1000)
     # As `runs.setup_place`.
-    place = Place(f"setup of run {made.run_id}", (thread_id, *graph, key, now))
-    row: RunRow | None = yield _start_op(
-        on.serializer,
-        made,
-        graph=graph[0],
-        version=graph[1],
-        key=key,
-        ready_at=ready,
-        setup=on.serializer.dumps(redacted_setup(on.serializer, setup), place, "start", own=True),
-        strategy=strategy,
-        only=only,
-        grace=round(grace.total_seconds() * 1000),
-        fingerprint=fingerprint,
-        begun=begun,
-        parent=parent,
-        traceparent=caller_span(),
-        beside=beside,
-        webhook=None if url is None else on.webhook_topic(url),
-        streams=bool(setup.get("stream")),
-    )
+    place = Place(f"setup of run {made.run_id}", (thread_id, name, version, key, now))
+    url = setup.get("webhook")
+    params = {
+        **made.params,
+        "graph": name,
+        "version": version,
+        "key": key,
+        "ready_at": ready_at,
+        "due_at": ready_at,
+        "setup": serializer.dumps(redacted_setup(serializer, setup), place, "start", own=True),
+        "webhook": None if url is None else on.webhook_topic(url),
+        "fingerprint": fingerprint,
+        "begun": int(begun),
+        "streams": int(bool(setup.get("stream"))),
+        "reject": int(strategy == "reject"),
+        **(parent.params if parent else NO_PARENT),
+    }
+    data = {"graph": name, "version": version, "key": key, "parent": params["parent_id"]}
+    data["traceparent"] = caller_span()
+    guards = [one for one in (beside, parent) if one is not None]
+    refuse = guards[0].refuse if guards else None
+    find = Statement("find_run", params)
+
+    def op(
+        between: Sequence[Statement],
+        after: Sequence[Statement],
+        otherwise: Callable[[], Any] | None,
+    ) -> Op[RunRow | None]:
+        batch = [
+            *(statement for one in guards for statement in one.statements),
+            Statement("count_run", params),
+            *between,
+            Statement("insert_run", params),
+            made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),
+            *after,
+            find,
+        ]
+        return Op("start", batch, first_run, True, find, made.key, otherwise)
+
+    def take_over() -> Op[RunRow | None]:
+        stopped = "idle" if strategy == "replace" else only
+        alone, undo = strategy == "reject", strategy == "rollback"
+        seconds = grace.total_seconds()
+        between = stop_thread(
+            serializer, made, key, stopped, undo, round(seconds * 1000), alone=alone
+        )
+        # Runs before it may be left: those that the strategy does not stop.
+        return op(between, [Statement("make_next_due", params)], refuse)
+
+    if only == ASKING:  # most threads have none, and the statements for those are many
+        row: RunRow | None = yield op([Statement("refuse_waiting", params)], [], take_over)
+    elif only is not None or strategy in ("interrupt", "rollback", "replace"):
+        row = yield take_over()
+    else:
+        row = yield op([], [], refuse)
     if row is None:
         raise ThreadBusy(thread_id, "has not ended")
     return row
@@ -292,13 +256,7 @@ def check_command(input: Any) -> None:
         )
 
 
-def check_tags(tags: Iterable[str]) -> list[str]:
-    if isinstance(tags, str):
-        raise BadArgument(f"tags must be a list of texts, not the single text {tags!r}.")
-    return [str(tag) for tag in tags]
-
-
-def check_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
+def _check_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     checked = check_dict("config", config)
     if "callbacks" in checked:
         raise BadArgument("config['callbacks'] cannot be stored; pass them to the graph instead.")
@@ -318,21 +276,21 @@ def make_setup(
     tags: Iterable[str],
     context: Any,
     config: Mapping[str, Any] | None,
+    **more: Any,
 ) -> dict[str, Any]:
-    """What each segment of a run is started with."""
-    setup: dict[str, Any] = {
+    """What each segment of a run is started with, without what is None."""
+    if isinstance(tags, str):
+        raise BadArgument(f"tags must be a list of texts, not the single text {tags!r}.")
+    setup = {
         "metadata": check_dict("metadata", metadata),
-        "tags": check_tags(tags),
-        "config": check_config(config),
+        "tags": [str(tag) for tag in tags],
+        "config": _check_config(config),
+        "input": input,
+        "context": context,
+        **more,
     }
-    if input is not None:
-        setup["input"] = input
-    if context is not None:
-        setup["context"] = context
-    return setup
+    return {name: value for name, value in setup.items() if value is not None}
 
-
-STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 
 _NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
 
@@ -351,12 +309,11 @@ def _accept(
     on_parent_cancel: str,
     detached: bool,
 ) -> Plan[RunRow | str]:
-    key, parent = key or call_key(), None
+    key, parent, call = key or call_key(), None, CALL.get()
     if thread_id is None:
         thread_id = str(
             uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, json.dumps([graph, key]))
         )
-    call = CALL.get()
     if not detached and call is not None:
         leave = on_parent_cancel == "leave"
         parent = yield from call.parent(on.journal, ignores_parent_cancel=leave)
@@ -461,26 +418,29 @@ async def start(
         Unavailable: The database did not answer in time. Nothing was stored.
     """
     name, version = on.resolve_graph(graph, version)
-    if multitask_strategy not in STRATEGIES:
-        raise BadArgument(
-            f"multitask_strategy={multitask_strategy!r}: use one of {', '.join(STRATEGIES)}."
-        )
-    if durability is not None and durability not in ("auto", "sync", "async", "exit"):
-        raise BadArgument(f"durability={durability!r}: use auto, sync, async or exit.")
-    if on_parent_cancel not in ("cancel", "leave"):
-        raise BadArgument(f"on_parent_cancel={on_parent_cancel!r}: use 'cancel' or 'leave'.")
+    for what, value, allowed in (
+        ("multitask_strategy", multitask_strategy, get_args(Strategy)),
+        ("durability", durability, (None, *get_args(Durability))),
+        ("on_parent_cancel", on_parent_cancel, ("cancel", "leave")),
+    ):
+        if value not in allowed:
+            raise BadArgument(f"{what}={value!r}: use one of {', '.join(filter(None, allowed))}.")
     if key is not None:
         check_name("key", key)
     if thread_id is not None:
         thread_id = check_name("thread_id", check_id("thread", thread_id))
-    setup = make_setup(input=input, metadata=metadata, tags=tags, context=context, config=config)
-    if durability is not None:
-        setup["durability"] = durability
+    setup = make_setup(
+        input=input,
+        metadata=metadata,
+        tags=tags,
+        context=context,
+        config=config,
+        durability=durability,
+        webhook=webhook,
+        stream=kept_modes(stream, stream_subgraphs),
+    )
     if webhook is not None:
-        setup["webhook"] = webhook
         on.webhook_topic(webhook)  # raises now, not in an effect
-    if kept := kept_modes(stream, stream_subgraphs):
-        setup["stream"] = kept
     deadline("after", after, lambda: moment(0))
     row = await _accept(
         on,

@@ -31,7 +31,7 @@ from perdure.journal import (
     with_params,
     write_op,
 )
-from perdure.journal.names import check_text, random_number
+from perdure.journal.names import check_text, maybe_text, random_number
 from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import LAST_MS, maybe_moment, moment
@@ -245,8 +245,8 @@ def page_of_rows(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[
     """`count` threads from `offset` on, in order. A filter by ids returns them all, unordered."""
     params: dict[str, Any] = {
         "status": chosen.status,
-        "graph": _maybe_text("graph_id", chosen.graph),
-        "assistant": _maybe_text("assistant_id", chosen.assistant),
+        "graph": maybe_text("graph_id", chosen.graph),
+        "assistant": maybe_text("assistant_id", chosen.assistant),
         "sort": chosen.sort,
         "direction": -1 if chosen.descending else 1,
         "count": count,
@@ -275,13 +275,9 @@ def by_activity(
 ) -> Op[list[ThreadRow]]:
     """Threads by their last activity, newest first, behind a position."""
     at, id = position or (LAST_MS, "\U0010ffff")
-    params = {"graph": _maybe_text("graph_id", graph), "before": at, "before_id": id}
+    params = {"graph": maybe_text("graph_id", graph), "before": at, "before_id": id}
     params |= {"count": count, "now": now, "status": None, "assistant": None, "offset": 0}
     return read_op("threads_by_updated", params, rows_as(ThreadRow))
-
-
-def _maybe_text(name: str, text: str | None) -> str | None:
-    return None if text is None else check_text(name, text)
 
 
 def _all_rows(rows: Rows) -> list[ThreadRow]:
@@ -292,8 +288,8 @@ def count_rows(chosen: ThreadFilter, now: int) -> Op[int]:
     """The number of threads with a status, a graph and an assistant."""
     params = {
         "status": chosen.status,
-        "graph": _maybe_text("graph_id", chosen.graph),
-        "assistant": _maybe_text("assistant_id", chosen.assistant),
+        "graph": maybe_text("graph_id", chosen.graph),
+        "assistant": maybe_text("assistant_id", chosen.assistant),
         "now": now,
     }
     return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))

@@ -26,7 +26,7 @@ from perdure.journal import (
     rows_as,
     with_params,
 )
-from perdure.journal.names import check_id, check_text
+from perdure.journal.names import check_id, maybe_text
 from perdure.times import maybe_moment, moment
 from perdure.types import DrivenRun, WorkerInfo, WorkerState
 from perdure.verbs import verb
@@ -287,8 +287,7 @@ def drain_worker(on: Connection, worker_id: str, *, by: str | None = None) -> Pl
     Raises:
         NotFound: No worker with this id sends heartbeats.
     """
-    if by is not None:
-        check_text("by", by)
+    maybe_text("by", by)
     id = check_id("worker", worker_id)
     if not (yield request_drain(id, by, on.clock.now())):
         raise NotFound("worker", id)

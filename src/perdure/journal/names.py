@@ -29,6 +29,11 @@ def check_text(name: str, text: str) -> str:
     return text
 
 
+def maybe_text(name: str, text: str | None) -> str | None:
+    """The same of a name that may be missing."""
+    return None if text is None else check_text(name, text)
+
+
 def check_id(what: str, id: object) -> str:
     """The id of a thread, run, wait or effect; not the thing, nor a coroutine that returns it."""
     its = "thread_id" if what == "thread" else "id"

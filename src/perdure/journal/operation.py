@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, get_args, get_type_hints
 
 from perdure.errors import Unsupported
@@ -128,6 +128,18 @@ def write_op(params: Mapping[str, Any], *names: str) -> Op[None]:
     return Op(names[-1], with_params(params, *names), no_result, write=True)
 
 
+def read_together(name: str, *ops: Op[Any]) -> Op[list[Any]]:
+    """Several reads in one, on one snapshot. Its result has theirs, in order."""
+    batches = [op.render() for op in ops]
+
+    def result(rows: Rows) -> list[Any]:
+        left = iter(rows)
+        own = ([*islice(left, len(batch))] for batch in batches)
+        return [op.result(some) for op, some in zip(ops, own, strict=True)]
+
+    return Op(name, [statement for batch in batches for statement in batch], result)
+
+
 class _Column(NamedTuple):
     name: str
     kind: type
@@ -183,6 +195,11 @@ def _mended(row: Any, columns: list[_Column], wrong: list[_Column]) -> Any:
 def rows_as(kind: type[R]) -> Callable[[Rows], list[R]]:
     """The `result` of an operation: the rows of all its statements."""
     return lambda rows: [row_as(kind, row) for some in rows for row in some]
+
+
+def all_rows(rows: Rows) -> list[Row]:
+    """The `result` of an operation: the rows of all its statements, as they are."""
+    return [row for some in rows for row in some]
 
 
 def first_as(kind: type[R]) -> Callable[[Rows], R | None]:
