@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure.commands import run_reads, runs, workers
-from perdure.commands.runs import resolve
+from perdure.commands.runs import Joined, resolve
 from perdure.errors import BadArgument, NotFound
 from perdure.journal.sql import render
 from perdure.journal.sqlite import FRAGMENTS
@@ -147,17 +147,14 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
         run = await rt.start("trunk", {"log": []})
         await rt.tick(100)
 
-        async def below(limit: int = 100) -> list[tuple[str, str, bool, bool]]:
+        async def below(limit: int = 100) -> list[tuple[str, str, Joined]]:
             found, _ = await rt.journal.arun(run_reads.descendants(rt.engine, run.id, 10, limit, 9))
-            return [
-                (one.run.graph, one.run.state.value, one.is_joined, one.is_waited_for)
-                for one in found
-            ]
+            return [(one.run.graph, one.run.state.value, one.joined) for one in found]
 
         assert await below() == [
-            ("branch", "waiting", True, True),
-            ("leaf", "waiting", False, False),
-            ("leaf", "waiting", True, True),
+            ("branch", "waiting", Joined.WAITS),
+            ("leaf", "waiting", Joined.NO),
+            ("leaf", "waiting", Joined.WAITS),
         ]
         assert await below(2) == (await below())[:2]
         narrow = run_reads.descendants(rt.engine, run.id, 1, 100, 9)
@@ -168,9 +165,9 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
             await rt.answer(wait.id, "yes")
         await rt.tick(100)
         assert await below() == [
-            ("branch", "done", True, False),
-            ("leaf", "done", False, False),
-            ("leaf", "done", True, False),
+            ("branch", "done", Joined.YES),
+            ("leaf", "done", Joined.NO),
+            ("leaf", "done", Joined.YES),
         ]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import perdure
 from perdure.commands.run_reads import Children, Descendant, run_tree, tree_lines
+from perdure.commands.runs import Joined
 from perdure.commands.workers import UnknownGraphName
 from perdure.text import describe_error
 from perdure.types import (
@@ -492,16 +493,15 @@ def test_a_duration_has_two_units_and_an_age_one() -> None:
 
 
 def test_a_tree_lists_each_run_after_its_parent_and_knows_where_branches_end() -> None:
-    def child(id: str, parent: str, siblings: int, joined: bool = False) -> Descendant:
-        is_waited_for = joined and parent == "root"
-        return Descendant(replace(run(), id=id, parent_id=parent), joined, is_waited_for, siblings)
+    def child(id: str, parent: str, siblings: int, joined: Joined = Joined.NO) -> Descendant:
+        return Descendant(replace(run(), id=id, parent_id=parent), joined, siblings)
 
     level_by_level = [
-        *(child("a", "root", 2, True), child("b", "root", 2)),
-        *(child("a1", "a", 5, True), child("b1", "b", 1), child("a2", "a", 5)),
+        *(child("a", "root", 2, Joined.WAITS), child("b", "root", 2)),
+        *(child("a1", "a", 5, Joined.YES), child("b1", "b", 1), child("a2", "a", 5)),
     ]
     told = [
-        (line.node.run.id, line.is_last, line.node.joined)
+        (line.node.run.id, line.is_last, line.node.relation)
         if line.node
         else (line.parent_id, line.is_last, line.left_out)
         for line in tree_lines("root", run_tree("root", level_by_level))

@@ -170,7 +170,7 @@ def _print_children(report: RunReport, now: datetime) -> None:
         state, text = "", f"… {line.left_out:,} more: perdure runs --children-of {line.parent_id}"
         if line.node is not None:
             run = line.node.run
-            note = "  ".join(filter(None, (line.node.joined, line_note(RunLine(run), now))))
+            note = "  ".join(filter(None, (line.node.relation, line_note(RunLine(run), now))))
             state = run.state
             text = f"{run.id}  {graph_title(run.graph, run.version)}  {note}".rstrip()
         *above, is_last = line.is_last

@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from perdure.commands import runs
 from perdure.commands.connection import Connection
-from perdure.commands.run_reads import _last_to_end, find_row
+from perdure.commands.run_reads import find_row
+from perdure.commands.runs import RunRow
 from perdure.errors import BadArgument, WrongState
 from perdure.journal import Op, Plan, Statement, in_pieces, is_left, read_op, with_params, write_op
 from perdure.journal.names import check_text
@@ -53,6 +55,13 @@ def erase_rows(thread_id: str, count: int) -> Op[bool]:
     names = ("lock_thread", *state, *(f"erase_{one}" for one in tables), "is_erasure_left")
     statements = [Statement("insert_thread", row), *with_params(params, *names)]
     return Op("erase_thread", statements, is_left, write=True)
+
+
+def _last_to_end(on: Connection, thread_id: str) -> Plan[RunRow | None]:
+    """A run of a thread, preferably one that has not ended."""
+    head: RunRow | None = yield runs.head(thread_id)
+    newest: list[RunRow] = [] if head else (yield runs.page(thread_id=thread_id, count=1))
+    return head or next(iter(newest), None)
 
 
 DELETING = "it is being deleted: prune again to finish that"

@@ -17,8 +17,8 @@ from perdure.commands import effects, run_reads, runs, waits
 from perdure.commands.connection import Connection
 from perdure.commands.effects import EffectRow
 from perdure.commands.reflections import PREFIX
-from perdure.commands.run_search import LAST_ID, MOST_READ, Position, Visible, as_text
-from perdure.commands.runs import RunRow
+from perdure.commands.run_search import MOST_READ, Position, Visible, as_text
+from perdure.commands.runs import LAST_ID, RunRow
 from perdure.commands.waits import WaitRow
 from perdure.journal import Op, Plan
 from perdure.times import FIRST_MS, milliseconds

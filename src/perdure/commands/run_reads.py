@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from perdure.commands import events, runs, scores, settling, waits, workers
 from perdure.commands.connection import Connection
 from perdure.commands.runs import (
+    LAST_ID,
     ChildRow,
     Joined,
     RunRow,
@@ -29,11 +30,12 @@ from perdure.commands.runs import (
 from perdure.commands.waits import Answer
 from perdure.commands.workers import UnknownGraphName
 from perdure.errors import UNREADABLE, BadArgument, NotFound
-from perdure.journal import Journal, Op, Plan
-from perdure.journal.names import check_id, check_text, maybe_id
+from perdure.journal import Plan
+from perdure.journal.names import check_id, maybe_id, maybe_text
 from perdure.text import describe_error
 from perdure.times import (
     FIRST_MS,
+    LAST_MS,
     check_duration,
     check_time,
     maybe_moment,
@@ -54,60 +56,7 @@ from perdure.types import (
 )
 from perdure.verbs import PAGE, check_dict, check_limit, check_member, verb
 
-
-@dataclass(frozen=True)
-class Selection:
-    """The runs of `page(before=, count=)` behind a position, with this metadata."""
-
-    page: Callable[..., Op[list[RunRow]]]
-    before: tuple[int, str] | None
-    metadata: Mapping[str, Any]
-
-
-def select_runs(
-    *,
-    thread_id: str | None = None,
-    parent_id: str | None = None,
-    state: State | str | Iterable[State | str] | None = None,
-    graph: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> Selection:
-    """The runs that these filters select."""
-    if parent_id is not None and thread_id is not None:
-        raise BadArgument("Give thread_id or parent_id, not both.")
-    given = [state] if isinstance(state, str) else state
-    states = None if given is None else {check_member(State, "a state", one) for one in given}
-    page = partial(
-        runs.page,
-        thread_id=maybe_id("thread", thread_id),
-        parent_id=maybe_id("run", parent_id),
-        states=states,
-        graph=None if graph is None else check_text("graph", graph),
-        since=FIRST_MS if since is None else milliseconds(check_time("since", since)),
-    )
-    return Selection(
-        page,
-        None if until is None else (milliseconds(check_time("until", until)), ""),
-        check_dict("metadata", metadata),
-    )
-
-
-@dataclass(frozen=True)
-class Descendant:
-    """A run below another one, without its output."""
-
-    run: Run
-    is_joined: bool
-    """Whether a node of its parent joined it."""
-    is_waited_for: bool
-    """Whether its parent waits for it now."""
-    siblings: int
-    """How many children its parent has, with this one."""
-
-
-# -- showing
+T = TypeVar("T")
 
 
 def find_row(on: Connection, run_id: str) -> Plan[RunRow]:
@@ -116,38 +65,6 @@ def find_row(on: Connection, run_id: str) -> Plan[RunRow]:
     if row is None:
         raise NotFound("run", run_id, lost=(yield events.loss_of_run(run_id)))
     return row
-
-
-def input_of(on: Connection, run_id: str) -> Plan[Any]:
-    """What a run was started with."""
-    row = yield from find_row(on, run_id)
-    return load_setup(on.serializer, row).get("input")
-
-
-def read_rows(
-    on: Connection,
-    op: Callable[..., Op[list[RunRow]]],
-    before: tuple[int, str] | None,
-    limit: int,
-    metadata: Mapping[str, Any],
-) -> Plan[list[RunRow]]:
-    """The rows of runs that have all of this metadata: at most `limit`, fewer only if there are no
-    more. `op(before=, count=)` reads them."""
-    found: list[RunRow] = []
-    while len(found) < limit:
-        size = max(limit, PAGE) if metadata else limit
-        rows: list[RunRow] = yield op(before=before, count=size)
-        found += [row for row in rows if not metadata or _has(on, row, metadata)]
-        if len(rows) < size:
-            break
-        before = (rows[-1].created_at, rows[-1].id)
-    return found[:limit]
-
-
-def _has(on: Connection, row: RunRow, metadata: Mapping[str, Any]) -> bool:
-    """Whether a run has all of this metadata, which SQL cannot see inside its blob."""
-    has = labels(on, row)
-    return all(key in has and has[key] == value for key, value in metadata.items())
 
 
 def labels(on: Connection, row: RunRow) -> Mapping[str, Any]:
@@ -199,12 +116,12 @@ def show(on: Connection, row: RunRow, *, output: bool = True) -> Plan[Run]:
     )
 
 
-def show_all(on: Connection, rows: Iterable[RunRow]) -> Plan[list[Run]]:
-    """Runs as their users see them, without their outputs."""
-    found: list[Run] = []
+def show_all(on: Connection, rows: Iterable[RunRow], *, output: bool = False) -> Plan[list[Run]]:
+    """Runs as their users see them."""
+    shown: list[Run] = []
     for row in rows:
-        found += [(yield from show(on, row, output=False))]
-    return found
+        shown += [(yield from show(on, row, output=output))]
+    return shown
 
 
 def read_events(
@@ -226,35 +143,6 @@ def read_events(
         if len(page) < count:
             break
     return found
-
-
-def descendants(
-    on: Connection, run_id: str, most: int, limit: int, levels: int
-) -> Plan[tuple[list[Descendant], bool]]:
-    """The runs below a run, level by level, oldest first: at most `most` of one parent, and
-    `limit` in all, on so many levels. And whether there may be more."""
-    found: list[Descendant] = []
-    seen, level = {run_id}, [run_id]
-    while level and len(found) < limit and levels > 0:
-        levels -= 1
-        rows: list[ChildRow] = yield runs.children(level, most, limit - len(found))
-        level = []
-        for row, joined, siblings in rows:
-            if row.id not in seen:  # a damaged row may be its own ancestor
-                run = yield from show(on, row, output=False)
-                is_waited_for = joined is Joined.WAITS and not run.ended
-                is_joined = joined is not Joined.NO
-                found.append(Descendant(run, is_joined, is_waited_for, siblings))
-                level.append(row.id)
-        seen.update(level)
-    return found, bool(level)
-
-
-def _last_to_end(on: Connection, thread_id: str) -> Plan[RunRow | None]:
-    """A run of a thread, preferably one that has not ended."""
-    head: RunRow | None = yield runs.head(thread_id)
-    newest: list[RunRow] = [] if head else (yield runs.page(thread_id=thread_id, count=1))
-    return head or next(iter(newest), None)
 
 
 @verb()
@@ -331,24 +219,35 @@ def list_runs(
     Raises:
         BadArgument: A state is unknown, a time has no time zone, or `limit` is less than 1.
     """
-    which = select_runs(
-        thread_id=thread_id,
-        parent_id=parent_id,
-        state=state,
-        graph=graph,
-        metadata=metadata,
-        since=since,
-        until=until,
+    if parent_id is not None and thread_id is not None:
+        raise BadArgument("Give thread_id or parent_id, not both.")
+    wanted = [state] if isinstance(state, str) else state
+    page = partial(
+        runs.page,
+        thread_id=maybe_id("thread", thread_id),
+        parent_id=maybe_id("run", parent_id),
+        states=wanted and {check_member(State, "a state", one) for one in wanted},
+        graph=maybe_text("graph", graph),
+        since=FIRST_MS if since is None else milliseconds(check_time("since", since)),
     )
-    position = which.before
+    ends = [(LAST_MS, LAST_ID)]
+    if until is not None:
+        ends.append((milliseconds(check_time("until", until)), ""))
     if after is not None:
-        last = (position_before(after.created_at), after.id)
-        position = last if position is None else min(position, last)
-    found: list[Run] = []
-    rows = yield from read_rows(on, which.page, position, check_limit(limit), which.metadata)
-    for row in rows:
-        found += [(yield from show(on, row, output=output))]
-    return found
+        ends.append((position_before(after.created_at), after.id))
+    before, matching = min(ends), list[RunRow]()
+    metadata, size = check_dict("metadata", metadata), check_limit(limit)
+    size = max(size, PAGE) if metadata else size
+    while len(matching) < limit:
+        rows: list[RunRow] = yield page(before=before, count=size)
+        # SQL cannot see metadata inside its blob.
+        matching += [
+            row for row in rows if not metadata or metadata.items() <= labels(on, row).items()
+        ]
+        if len(rows) < size:
+            break
+        before = (rows[-1].created_at, rows[-1].id)
+    return (yield from show_all(on, matching[:limit], output=output))
 
 
 @verb(name="events")
@@ -420,33 +319,34 @@ async def join(on: Connection, run_id: str, *, timeout: timedelta | None = None)
     return run
 
 
+# -- the runs below one
+
+
 @dataclass(frozen=True)
 class Children:
     """Children of a run."""
 
-    listed: tuple[TreeNode, ...] = ()
+    listed: tuple[Descendant, ...] = ()
     """The oldest, in order."""
     left_out: int = 0
     """How many more there are."""
 
 
 @dataclass(frozen=True)
-class TreeNode:
-    """A descendant with its own children."""
+class Descendant:
+    """A run below another one, without its output, with its own children."""
 
-    descendant: Descendant
-    children: Children
+    run: Run
+    joined: Joined
+    """Whether a node of its parent joined it."""
+    siblings: int
+    """How many children its parent has, with this one."""
+    children: Children = Children()
 
     @property
-    def run(self) -> Run:
-        return self.descendant.run
-
-    @property
-    def joined(self) -> str:
+    def relation(self) -> str:
         """What its parent has to do with it, in words."""
-        if self.descendant.is_waited_for:
-            return "its parent waits for it"
-        return "joined" if self.descendant.is_joined else ""
+        return {Joined.WAITS: "its parent waits for it", Joined.YES: "joined"}.get(self.joined, "")
 
 
 @dataclass(frozen=True)
@@ -456,20 +356,41 @@ class TreeLine:
     parent_id: str
     is_last: tuple[bool, ...]
     """From the top down to this line: whether it is the last of its siblings."""
-    node: TreeNode | None = None
+    node: Descendant | None = None
     left_out: int = 0
 
 
-def run_tree(root: str, found: Iterable[Descendant]) -> Children:
+def descendants(
+    on: Connection, run_id: str, most: int, limit: int, levels: int
+) -> Plan[tuple[list[Descendant], bool]]:
+    """The runs below a run, level by level, oldest first: at most `most` of one parent, and
+    `limit` in all, on so many levels. And whether there may be more."""
+    below: list[Descendant] = []
+    seen, level = {run_id}, [run_id]
+    while level and len(below) < limit and levels > 0:
+        levels -= 1
+        rows: list[ChildRow] = yield runs.children(level, most, limit - len(below))
+        level = []
+        for row, joined, siblings in rows:
+            if row.id not in seen:  # a damaged row may be its own ancestor
+                run = yield from show(on, row, output=False)
+                joined = Joined.YES if joined is Joined.WAITS and run.ended else joined
+                below.append(Descendant(run, joined, siblings))
+                level.append(row.id)
+        seen.update(level)
+    return below, bool(level)
+
+
+def run_tree(root: str, level_by_level: Iterable[Descendant]) -> Children:
     """The children of a run, with theirs."""
     by_parent: dict[str | None, list[Descendant]] = {}
-    for one in found:
+    for one in level_by_level:
         by_parent.setdefault(one.run.parent_id, []).append(one)
 
     def below(id: str) -> Children:
-        some = by_parent.pop(id, [])
-        whole = max((one.siblings for one in some), default=0)
-        listed = tuple(TreeNode(one, below(one.run.id)) for one in some)
+        children = by_parent.pop(id, [])
+        whole = max((one.siblings for one in children), default=0)
+        listed = tuple(replace(one, children=below(one.run.id)) for one in children)
         return Children(listed, max(0, whole - len(listed)))
 
     return below(root)
@@ -487,7 +408,22 @@ def tree_lines(root: str, children: Children, above: tuple[bool, ...] = ()) -> l
     return lines
 
 
-T = TypeVar("T")
+def _children_as_json(children: Children) -> dict[str, Any]:
+    more = {"more_children": children.left_out} if children.left_out else {}
+    names = ("id", "thread_id", "graph", "version", "state")
+    listed = [
+        {
+            **{name: getattr(one.run, name) for name in names},
+            "joined": one.joined is not Joined.NO,
+            "waited_for": one.joined is Joined.WAITS,
+            **_children_as_json(one.children),
+        }
+        for one in children.listed
+    ]
+    return {"children": listed, **more}
+
+
+# -- reports
 
 MOST_CHILDREN, MOST_BELOW, MOST_LEVELS = 50, 500, 50
 """Maximum number of children of one run, and of all runs, in the tree below a run."""
@@ -520,74 +456,51 @@ class RunReport:
         return {name: value for name, value in whole.items() if name not in maybe or value}
 
 
-def _children_as_json(children: Children) -> dict[str, Any]:
-    more = {"more_children": children.left_out} if children.left_out else {}
-    return {"children": [_child_as_json(one) for one in children.listed], **more}
-
-
-def _child_as_json(node: TreeNode) -> dict[str, Any]:
-    run = node.run
-    return {
-        "id": run.id,
-        "thread_id": run.thread_id,
-        "graph": run.graph,
-        "version": run.version,
-        "state": run.state,
-        "joined": node.descendant.is_joined,
-        "waited_for": node.descendant.is_waited_for,
-        **_children_as_json(node.children),
-    }
-
-
 class RunReporter:
     """Reads the reports of runs. Graphs without a worker are looked up once for all runs, because
     that reads everything that is due."""
 
     def __init__(self, on: Connection) -> None:
-        self._on, self._journal = on, on.journal
+        self._on = on
         self._unknown: list[UnknownGraphName] | None = None
 
-    async def report(self, run: Run) -> RunReport:
-        """Everything that belongs to a run. A part that cannot be read here is left out, with the
-        reason."""
-        on, unreadable = self._on, _Unreadable(self._journal)
-        limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
-        below, is_cut = await self._journal.arun(descendants(on, run.id, *limits))
+    async def report(self, run: Run, events: list[Event] | None = None) -> RunReport:
+        """Everything that belongs to a run. With its `events`, only what explains why it does not
+        continue: its unfinished effects, but neither children nor scores. A part that cannot be
+        read here is left out, with the reason."""
+        on, ask, problems = self._on, self._on.journal.arun, list[str]()
+
+        async def read(part: Plan[list[T]]) -> list[T]:
+            try:
+                return await ask(part)
+            except UNREADABLE as error:
+                problems.append(str(error))
+                return []
+
+        effects: list[EffectRecord] = []
+        unfinished = (EffectState.OPEN, EffectState.UNKNOWN, EffectState.FAILED)
+        of_run: Any = {"run_id": run.id, "thread_id": None, "after": None, "count": sys.maxsize}
+        for state in (None,) if events is None else unfinished:
+            effects += await read(settling.read_effects(on, state=state, **of_run))
+        tree, is_cut, own_scores = Children(), False, list[Score]()
+        if events is None:
+            limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
+            below, is_cut = await ask(descendants(on, run.id, *limits))
+            tree = run_tree(run.id, below)
+            events = await read(read_events(on, run.id, 0, None))
+            own_scores = await read(scores.list_scores.plan(on, run.id))
         return RunReport(
             run,
-            events=await unreadable.read(read_events(on, run.id, 0, None)),
-            waits=await unreadable.read(waits.wait_history.plan(on, run.id)),
-            effects=await unreadable.read(self._effects(run, None)),
-            scores=await unreadable.read(scores.list_scores.plan(on, run.id)),
-            children=run_tree(run.id, below),
+            events=events,
+            waits=await read(waits.wait_history.plan(on, run.id)),
+            effects=effects,
+            scores=own_scores,
+            children=tree,
             tree_is_cut=is_cut,
             unknown_graphs=await self.unknown_graphs(run),
-            answers=await self._journal.arun(waits.answers_of(on, run.id)),
-            unreadable=unreadable.words,
+            answers=await ask(waits.answers_of(on, run.id)),
+            unreadable=" ".join(dict.fromkeys(problems)),
         )
-
-    async def brief(self, run: Run, events: list[Event]) -> RunReport:
-        """What explains why a run does not continue: its unfinished effects, but neither children
-        nor scores."""
-        on, unreadable = self._on, _Unreadable(self._journal)
-        effects: list[EffectRecord] = []
-        for state in (EffectState.OPEN, EffectState.UNKNOWN, EffectState.FAILED):
-            effects += await unreadable.read(self._effects(run, state))
-        return RunReport(
-            run,
-            events,
-            waits=await unreadable.read(waits.wait_history.plan(on, run.id)),
-            effects=effects,
-            scores=[],
-            children=Children(),
-            unknown_graphs=await self.unknown_graphs(run),
-            answers=await self._journal.arun(waits.answers_of(on, run.id)),
-            unreadable=unreadable.words,
-        )
-
-    def _effects(self, run: Run, state: EffectState | None) -> Plan[list[EffectRecord]]:
-        of_run: Any = {"run_id": run.id, "thread_id": None, "state": state, "after": None}
-        return settling.read_effects(self._on, **of_run, count=sys.maxsize)
 
     async def unknown_graphs(self, *runs: Run) -> list[UnknownGraphName]:
         """The graphs that no worker has, if one of these runs may be waiting because of that."""
@@ -595,23 +508,5 @@ class RunReporter:
         if not pending or min(pending) > moment(self._on.clock.now()):
             return []
         if self._unknown is None:
-            self._unknown = await self._journal.arun(workers.unknown_graphs(self._on))
+            self._unknown = await self._on.journal.arun(workers.unknown_graphs(self._on))
         return self._unknown
-
-
-class _Unreadable:
-    """Reads the parts of a run, and collects why some cannot be read."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal, self._problems = journal, list[str]()
-
-    async def read(self, part: Plan[list[T]]) -> list[T]:
-        try:
-            return await self._journal.arun(part)
-        except UNREADABLE as error:
-            self._problems.append(str(error))
-            return []
-
-    @property
-    def words(self) -> str:
-        return " ".join(dict.fromkeys(self._problems))

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from perdure.commands import effects, runs, waits
 from perdure.commands.runs import (
+    LAST_ID,
     Ahead,
     RunRow,
     load_error,
@@ -47,9 +48,6 @@ LONGEST_ID = 512
 
 CHUNK = 250
 """Number of runs read at a time when filtering by label or text."""
-
-LAST_ID = "\U0010ffff"
-"""Sorts after every id."""
 
 Position = tuple[int, str]
 """The position of a run in a list: when it was accepted, and its id."""

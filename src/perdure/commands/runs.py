@@ -35,6 +35,9 @@ TABLES_OF_IDS = {"run": "runs", "reflection": "runs", "wait": "waits", "effect":
 SHORTEST_PREFIX = 4
 """Minimum number of characters of the beginning of an id."""
 
+LAST_ID = "\U0010ffff"
+"""Sorts after every id."""
+
 CANDIDATES = 5
 """Maximum number of candidates in an error; the statements return one more."""
 
@@ -248,7 +251,7 @@ def page(
 ) -> Op[list[RunRow]]:
     """Runs of a thread, or children of a run, or all; newest first. Those of some states are found
     by an index; those that are done, or of a graph, by going through the newest runs."""
-    at, id = before or (LAST_MS, "\U0010ffff")
+    at, id = before or (LAST_MS, LAST_ID)
     params = {
         "thread_id": thread_id,
         "parent_id": parent_id,
@@ -393,7 +396,7 @@ def with_prefix(what: str, prefix: str) -> Plan[list[str]]:
 
 
 def _ids_of_prefix(what: str, prefix: str) -> Op[list[tuple[str, str, str]]]:
-    params = {"table": TABLES_OF_IDS[what], "first": prefix, "last": f"{prefix}\U0010ffff"}
+    params = {"table": TABLES_OF_IDS[what], "first": prefix, "last": f"{prefix}{LAST_ID}"}
     return read_op("ids_of_prefix", params, lambda rows: [(a, b, c) for a, b, c in rows[0]])
 
 

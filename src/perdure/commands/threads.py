@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from perdure.commands.assistants import Assistant, default_id
 from perdure.commands.connection import Connection
 from perdure.commands.run_search import Position, as_text, unnamed
-from perdure.commands.runs import names_in_pieces
+from perdure.commands.runs import LAST_ID, names_in_pieces
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound
 from perdure.journal import (
     NO_PROOF,
@@ -253,7 +253,7 @@ def page_of_rows(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[
         "offset": offset,
         "now": now,
     }
-    params |= {"before": LAST_MS, "before_id": "\U0010ffff"}
+    params |= {"before": LAST_MS, "before_id": LAST_ID}
     if chosen.ids is not None:
         for id in chosen.ids:
             check_text("thread_id", id)
@@ -274,7 +274,7 @@ def by_activity(
     graph: str | None, position: tuple[int, str] | None, count: int, now: int
 ) -> Op[list[ThreadRow]]:
     """Threads by their last activity, newest first, behind a position."""
-    at, id = position or (LAST_MS, "\U0010ffff")
+    at, id = position or (LAST_MS, LAST_ID)
     params = {"graph": maybe_text("graph_id", graph), "before": at, "before_id": id}
     params |= {"count": count, "now": now, "status": None, "assistant": None, "offset": 0}
     return read_op("threads_by_updated", params, rows_as(ThreadRow))

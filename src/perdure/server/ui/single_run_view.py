@@ -25,7 +25,7 @@ from perdure.commands.run_reads import (
     tree_lines,
 )
 from perdure.commands.run_search import RunLine
-from perdure.commands.runs import RunRow
+from perdure.commands.runs import RunRow, load_setup
 from perdure.observe import trace_id
 from perdure.server.authorization import Scope
 from perdure.server.own_api.requests import find_row
@@ -233,7 +233,7 @@ async def read_run(ui: Ui, run_id: str, asked: Asked, action: str = "read") -> R
     runtime = ui.runtime
     run: Run = await runtime.journal.arun(run_reads.show(runtime.engine, row, output=False))
     events = await ui.site.part(EventCache).events(run_id)
-    report = await RunReporter(runtime.engine).brief(run, events)
+    report = await RunReporter(runtime.engine).report(run, events)
     at_stake = await runtime.journal.arun(read_stakes([run]))
     stakes = at_stake[0][1] if at_stake else Stakes()
     graph = run_states.graph_of(runtime, run.graph, run.version)
@@ -359,9 +359,7 @@ async def _output(view: RunView) -> Html:
         run = await view.ui.runtime.get(run.id)
         problem = run.damaged or ""
     try:
-        given = await view.ui.runtime.journal.arun(
-            run_reads.input_of(view.ui.runtime.engine, run.id)
-        )
+        given = load_setup(view.ui.runtime.engine.serializer, view.row).get("input")
     except Exception as error:  # damaged, or of a type that is not allowed here
         problem = problem or str(error)
     return view.ui.fragment(
