@@ -145,7 +145,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         limits = journal.capabilities
         self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
         self._journal = journal
-        journal.on_going_back(self._note_losses)
+        journal.acknowledged.listeners.append(self._note_losses)
         return journal
 
     def _note_losses(self, error: WentBack) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from perdure.errors import Unavailable
 from perdure.journal import Op, Row, Statement, connect
+from perdure.journal.journal import TOGETHER, Reads
 from perdure.journal.operation import Backend
-from perdure.journal.reads import TOGETHER, Reads
 from tests.support.entries import HUGE, PATIENCE, add, entries
 
 

@@ -124,7 +124,7 @@ class Connection:
                 journal: Journal = self.observers.connect(self.url)
                 limits = journal.capabilities
                 self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
-                journal.on_going_back(self._note_losses)
+                journal.acknowledged.listeners.append(self._note_losses)
                 self._journal = journal
             return self._journal
 

@@ -96,7 +96,7 @@ class LeaseKeeper:
         with self._changed:
             if self._thread is None and not self._closed:
                 self.process_lock.acquire()
-                self._driver.journal.on_going_back(self._drop_all)
+                self._driver.journal.acknowledged.listeners.append(self._drop_all)
                 thread = threading.Thread(target=self._loop, name="perdure-keeper", daemon=True)
                 thread.start()
                 self._thread = thread  # not before: an interrupt must leave nothing to join
@@ -229,7 +229,7 @@ class LeaseKeeper:
         renewing = claims.renew(self.worker, self.times(), ids)
         if isinstance(self._clock, JournalClock):
             renewing = self._clock.agree_by(renewing)
-        last = {drive.row.id: journal.last_event(drive.row.id) for drive in every}
+        last = {drive.row.id: journal.acknowledged.last_event(drive.row.id) for drive in every}
         # Past the queue: leases are renewed however long a commit takes.
         found = {lease.run_id: lease for lease in journal.do_unqueued(renewing)}
         for drive in every:

@@ -12,13 +12,13 @@ queued before it.
 
     operation           what passes between the journal and a database: Op, Statement, Backend, and
                         what a database can do: Capabilities
-    journal             what can be asked of a journal
+    journal             what can be asked of a journal; where coroutines read, several in one visit
+                        to the database
     group_commit        the ordered queue whose first waiter commits for all
     committer           one batch, and whether it was committed; what this process knows to be
                         committed: did the database go back in time?
     collected_transaction
                         a transaction that is one batch, where none stays open
-    reads               where coroutines read, several in one visit to the database
     changes             wakes those who wait for a run, in any process, or for a commit of this one;
                         passes events to a listener
     sqlite, sqlite_file the journal on SQLite; its file and its WAL
@@ -32,7 +32,7 @@ queued before it.
 
 Here a journal is opened by its URL: now (`connect`), or by the thread that uses it first
 (`connect_later`). So making a saver or a client, and asking it for its journal, never blocks an
-event loop: the first read opens it in a thread of `reads`, the first write in the one that commits.
+event loop: the first read opens it in a thread of `Reads`, the first write in the one that commits.
 A database that is not available then, such as during a failover, is tried again until the deadline
 of a call.
 """

@@ -300,7 +300,7 @@ class CommitListener:
     """
 
     def __init__(self, listener: Listener, read: Read) -> None:
-        self._listener, self._read = listener, read
+        self.listener, self._read = listener, read
         self._committed: deque[Committed] = deque()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -360,7 +360,7 @@ class CommitListener:
         if not committed:
             return False
         try:
-            self._listener(committed, self._read)
+            self.listener(committed, self._read)
         except BaseException:  # an observer may raise anything; it still gets the next events
             logging.getLogger("perdure").exception("Telling an observer of events failed.")
         return True

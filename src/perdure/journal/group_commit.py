@@ -41,7 +41,6 @@ from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.changes import ChangeFeed, Watch
 from perdure.journal.committer import Acknowledged, Committer, QueuedOperation
 from perdure.journal.operation import NOTHING, Backend, Op, Statement, Transaction
-from perdure.journal.reads import Reads
 
 T = TypeVar("T")
 
@@ -54,6 +53,10 @@ Meter = Callable[[Sequence[QueuedOperation[Any]], float], None]
 """Called after each commit of the queue, with its operations and how many seconds it took. It is
 called while no other thread commits, so it must be quick, and must not raise."""
 
+INTERVAL = 0.02
+"""Seconds after which a deferred operation is committed."""
+CAPACITY = 512
+"""Operations queued but not committed before `defer` should be waited for."""
 HOLD = 1.0
 """Seconds until an operation is committed that was deferred with `hold`."""
 RETRY = 1.0
@@ -67,14 +70,14 @@ CLOSE = 60.0
 class GroupCommit:
     """The queue of one journal in one process. A forked process makes its own."""
 
-    def __init__(
-        self, backend: Backend, acknowledged: Acknowledged, *, interval: float, capacity: int
-    ) -> None:
+    interval = INTERVAL
+    capacity = CAPACITY
+
+    def __init__(self, backend: Backend, acknowledged: Acknowledged) -> None:
         self.pid = os.getpid()
         self.closed = False
         self._acknowledged = acknowledged
         self.committer = Committer(backend, acknowledged)
-        self.reads = Reads(backend)
         self.watch = Watch()
         """Of the commits of this process."""
         self.feed = ChangeFeed(backend.read, backend.hints, backend.capabilities.poll)
@@ -83,7 +86,6 @@ class GroupCommit:
         self.newest: QueuedOperation[Any] | None = None
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
         """Threads that sleep until their operation is settled, each at a lock of its own."""
-        self.interval, self.capacity = interval, capacity
         self._capabilities = backend.capabilities
         self._bounded = backend.capabilities.bounded
         self.queue: deque[QueuedOperation[Any]] = deque()
