@@ -1,4 +1,4 @@
-"""What the tests of LangMem's executor and of ours share: both executors, and the same stories."""
+"""Stories that end badly with LangMem's own executor, and both executors."""
 
 from __future__ import annotations
 
@@ -26,16 +26,12 @@ from langmem.reflection import PendingTask
 from perdure import Runtime
 from perdure.langmem import ReflectionExecutor
 from perdure.testing import Clock
-from perdure.types import Retry
 from tests.langmem import stock_child
-from tests.langmem.stock_child import HOUR, Model, made, stop_while_busy
+from tests.langmem.stock_child import HOUR, made
 from tests.support.agents import Gate, gate
 from tests.support.fork_server import Child, ForkServer
-from tests.support.memory import NAMESPACE, Scripted, manager, opened_store, remembered, talk, who
+from tests.support.memory import NAMESPACE, Scripted, talk, who
 from tests.support.polling import until
-
-SOON = Retry(attempts=3, first=timedelta(milliseconds=1))
-ONCE = Retry(attempts=1)
 
 
 def corrected(what: str) -> str:
@@ -96,13 +92,6 @@ def later(url: str, reflector: Any, store: BaseStore) -> Iterator[ReflectionExec
 @pytest.fixture
 def store() -> InMemoryStore:
     return InMemoryStore()
-
-
-@pytest.fixture
-def sqlite_store(sqlite_url: str) -> Iterator[BaseStore]:
-    """LangGraph's store in the journal's database."""
-    with opened_store(sqlite_url) as store:
-        yield store
 
 
 @pytest.fixture
@@ -183,29 +172,6 @@ def stopped(playing: Playing, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("stopped") / "store.db"
     with playing("stops", "langmem", f"sqlite:///{path}") as (_, told):
         return told
-
-
-class Stopped(TypedDict):
-    asked: list[str]
-    remembered: list[str]
-    done: list[bool]
-
-
-@pytest.fixture
-def stopped_ours(sqlite_url: str, sqlite_store: BaseStore, busy: Gate) -> Stopped:
-    """What became of ours, which must have come to its end."""
-    model = Model(busy=busy)
-    with ours(sqlite_url, manager(before=model), sqlite_store) as executor:
-        stopping, futures = stop_while_busy(executor, busy)
-        until(lambda: executor._closed, "it being told to stop")
-        busy.open()
-        stopping.join(30)
-        assert not stopping.is_alive()
-        return {
-            "asked": model.asked,
-            "remembered": remembered(sqlite_store, "ana"),
-            "done": [future.done() for future in futures],
-        }
 
 
 def cancel_all(executor: Any, busy: Gate) -> None:

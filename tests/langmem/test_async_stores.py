@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import AsyncPostgresStore
 from langgraph.store.sqlite import AsyncSqliteStore
 
@@ -97,14 +96,6 @@ def test_a_store_whose_texts_are_embedded_by_a_coroutine_works(sqlite_url: str) 
     ):
         executor.submit(talk("fact-tea", "fact-rain"), who("ann")).result(SOON)
         [found] = executor.search("snow", namespace=("memories", "ann"), limit=1)
-        assert found["value"]["content"]["content"] == "fact-rain"
-
-
-def test_a_store_in_memory_whose_texts_are_embedded_by_a_coroutine_works(sqlite_url: str) -> None:
-    store = InMemoryStore(index={"dims": 3, "embed": aembed})
-    with ReflectionExecutor(manager(), store=store, journal=sqlite_url) as executor:
-        executor.submit(talk("fact-tea", "fact-rain"), who("ann")).result(SOON)
-        [found] = asyncio.run(executor.asearch("snow", namespace=("memories", "ann"), limit=1))
         assert found["value"]["content"]["content"] == "fact-rain"
 
 

@@ -128,16 +128,6 @@ def test_labels_that_look_alike_joined_are_different_places(url: str, store: Bas
 
 
 @ON_A_FILE
-def test_without_a_conversation_nothing_is_replaced(url: str, store: BaseStore) -> None:
-    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
-        for n in range(3):
-            executor.submit(talk(f"fact-{n}"), who("ann"), after_seconds=600)
-        executor.submit(talk("fact-3"), who("ann", "t"), thread_id=None, after_seconds=600)
-        executor.submit(talk("fact-4"), who("ann", "t"), thread_id="", after_seconds=600)
-        assert [one.thread_id for one in executor.pending()] == [None] * 5
-
-
-@ON_A_FILE
 def test_the_conversation_given_by_hand_counts_not_the_one_of_the_config(
     url: str, store: BaseStore
 ) -> None:
@@ -171,21 +161,6 @@ def test_a_delay_means_the_same_after_a_restart(url: str, store: BaseStore) -> N
         clock.advance(timedelta(seconds=1))
         until(lambda: not executor.pending())
         assert notes(store).keys() == {"a", "b"}
-
-
-def test_what_is_overdue_runs_at_the_start_without_a_call(url: str, store: BaseStore) -> None:
-    clock = Clock(NOON)
-    with TemporaryRuntime(url, clock=clock) as rt:
-        executor = ReflectionExecutor(keeper(), store=store, journal=rt, name="r")
-        for key in "abc":
-            executor.submit(note(key), on_thread(key), after_seconds=3600)
-        executor.shutdown()
-    clock.advance(timedelta(days=30))
-    with (
-        TemporaryRuntime(url, clock=clock) as rt,
-        ReflectionExecutor(keeper(), store=store, journal=rt, name="r"),
-    ):
-        until(lambda: notes(store).keys() == {"a", "b", "c"})
 
 
 @ON_A_FILE

@@ -15,10 +15,8 @@ from pydantic import BaseModel
 import perdure
 from perdure.errors import BadArgument, ReflectionLeft
 from perdure.langmem import (
-    LocalReflectionExecutor,
     Pending,
     ReflectionExecutor,
-    resume_pending_reflections,
 )
 from perdure.testing import TemporaryRuntime
 from perdure.types import State
@@ -197,37 +195,6 @@ def test_managers_of_different_schemas_on_one_namespace_have_different_names(
         with ReflectionExecutor(made(*schemas), store=store, journal=url) as executor:
             names.add(executor.name)
     assert len(names) == 4
-
-
-@ON_A_FILE
-def test_two_executors_of_one_name_in_one_process_are_told_of(
-    url: str, store: BaseStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    with ReflectionExecutor(manager(), store=store, journal=url):
-        assert "share their reflections" not in caplog.text
-        with ReflectionExecutor(manager(), store=store, journal=url):
-            assert "share their reflections" in caplog.text
-    caplog.clear()
-    with ReflectionExecutor(manager(), store=store, journal=url):
-        assert "share their reflections" not in caplog.text
-
-
-@ON_A_FILE
-def test_an_executor_that_is_given_no_store_for_a_minute_says_that_nothing_pending_starts(
-    url: str,
-    store: BaseStore,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with LocalReflectionExecutor(manager(), store, journal=url) as executor:
-        executor.submit(talk("fact-tea"), who("ann"), after_seconds=600)
-    with ReflectionExecutor(manager(), journal=url) as executor:
-        resume_pending_reflections(executor, store)
-        until(lambda: not executor._store_timer.is_alive(), "the timer ends")
-    assert caplog.text == ""
-    monkeypatch.setattr("perdure.langmem.executor.STORE_EXPECTED", 0.0)
-    with ReflectionExecutor(manager(), journal=url):
-        until(lambda: "none starts until the executor has a store" in caplog.text)
 
 
 @ON_A_FILE

@@ -14,11 +14,10 @@ from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
-import perdure
 from perdure.errors import ReflectionFailed, ReflectionLeft, UnknownReflector
 from perdure.langmem import ReflectionExecutor
 from perdure.langmem.store_commit import missing_writes
-from perdure.types import Retry, State
+from perdure.types import Retry
 from tests.support.agents import Log
 from tests.support.memory import (
     NAMESPACE,
@@ -171,28 +170,6 @@ def test_a_reflector_that_shuts_its_executor_down_does_not_wait_for_itself(
     executor = ReflectionExecutor(reflect, store=store, journal=url)
     made = executor.submit({})
     assert isinstance(made.exception(SOON), ReflectionLeft)
-
-
-def test_an_error_whose_text_no_database_can_hold_is_kept(url: str, store: BaseStore) -> None:
-    def reflect(payload: Any) -> None:
-        raise ValueError("a \0 and a \ud800")
-
-    with ReflectionExecutor(reflect, store=store, journal=url, retry=ONCE) as executor:
-        made = executor.submit({})
-        assert "ValueError" in str(made.exception(SOON))
-        [held] = executor.pending()
-        assert (held.state, held.attempts) == (State.HELD, 1)
-
-
-@ON_A_FILE
-def test_a_runtime_can_have_an_executor_of_the_same_name_after_shutdown(
-    url: str, store: BaseStore
-) -> None:
-    with perdure.Runtime(url) as rt:
-        for fact in ("fact-a", "fact-b"):
-            with ReflectionExecutor(manager(), store=store, journal=rt) as executor:
-                executor.submit(talk(fact), who("ann")).result(SOON)
-    assert remembered(store, "ann") == ["fact-a", "fact-b"]
 
 
 class Closing(InMemoryStore):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from langgraph.store.base import BaseStore
 
 from perdure.langmem import ReflectionExecutor
-from tests.support.memory import SOON, keeper, manager, notes, remembered, runs_on_disk
+from tests.support.memory import keeper, notes, runs_on_disk
 from tests.support.memory import store as store
 from tests.support.polling import until
 
@@ -74,59 +73,6 @@ def test_a_process_that_never_calls_shutdown_exits_and_the_next_goes_on(
     with ReflectionExecutor(keeper(), store=store, journal=url, name="r") as executor:
         until(lambda: not executor.pending())
     assert notes(store).keys() == {"0", "1", "2"}
-
-
-KILLED = """
-made = ReflectionExecutor(
-    manager(), store=opened_store("memory").__enter__(), journal=url, name="r"
-).submit(talk("fact-tea"), who("ann", "t"), after_seconds=1)
-print(made.id, flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.slow
-def test_what_a_killed_process_submitted_is_done_by_the_next_when_it_is_due(
-    url: str, store: BaseStore
-) -> None:
-    with child(KILLED, url) as process:
-        assert process.stdout is not None
-        id = process.stdout.readline().strip()
-        process.send_signal(signal.SIGKILL)
-        process.wait(SOON)
-    with ReflectionExecutor(manager(), store=store, journal=url, name="r") as executor:
-        assert id in dict(runs_on_disk(url))
-        until(lambda: not executor.pending())
-    assert remembered(store, "ann") == ["fact-tea"]
-
-
-SHARES = """
-def asked(facts):
-    os.write(1, (" ".join(facts) + "\\n").encode())
-
-with opened_store(url) as store:
-    executor = ReflectionExecutor(manager(before=asked), store=store, journal=url, concurrency=2)
-    with executor:
-        me = sys.argv[2]
-        for n in range(10):
-            executor.submit(talk(f"fact-{me}-{n}"), who(f"u{me}-{n % 4}", f"t{n}"))
-        while executor.pending():
-            time.sleep(0.05)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_share_the_work_and_do_each_reflection_once(
-    url: str, store: BaseStore
-) -> None:
-    with child(SHARES, url, "a") as one, child(SHARES, url, "b") as other:
-        out = [process.communicate(timeout=120) for process in (one, other)]
-        assert [process.returncode for process in (one, other)] == [0, 0], out
-    asked = sorted(" ".join(text for text, _ in out).split())
-    expected = sorted(f"fact-{who}-{n}" for who in "ab" for n in range(10))
-    assert asked == expected
-    kept = [remembered(store, f"u{who}-{n}") for who in "ab" for n in range(4)]
-    assert sorted(fact for facts in kept for fact in facts) == expected
 
 
 FORKS = """

@@ -28,7 +28,6 @@ from tests.support.memory import (
     AT_ONCE,
     HOUR,
     ON_A_FILE,
-    ONCE,
     SOON,
     keeper,
     manager,
@@ -184,28 +183,6 @@ def test_an_object_with_a_store_is_copied_and_its_writes_are_staged(
         assert len(reflector.stores) == 2
         assert store not in reflector.stores
         assert reflector.store is store
-
-
-class Unsettable(Notes):
-    """An object whose store nobody can replace."""
-
-    def __init__(self, store: BaseStore) -> None:
-        self._store = store
-
-    @property
-    def store(self) -> BaseStore:
-        return self._store
-
-    def invoke(self, input: Any) -> str:
-        remember(self.store, input["key"])
-        raise ConnectionError("after it wrote")
-
-
-def test_an_object_whose_store_cannot_be_replaced_writes_to_it_directly(sqlite_url: str) -> None:
-    own = InMemoryStore()
-    with ReflectionExecutor(Unsettable(own), journal=sqlite_url, retry=ONCE) as executor:
-        assert isinstance(executor.submit(note("a")).exception(SOON), ReflectionFailed)
-    assert notes(own).keys() == {"a"}
 
 
 def test_a_graph_compiled_with_a_store_gives_it_to_its_executor(sqlite_url: str) -> None:
@@ -369,16 +346,6 @@ def test_a_manager_by_name_has_its_namespace_and_its_store(sqlite_url: str) -> N
         assert remembered(own, "cy") == ["fact-snow"]
 
 
-def test_executors_of_two_names_do_not_take_each_others_work(sqlite_url: str) -> None:
-    shared: dict[str, Any] = {"store": InMemoryStore(), "journal": sqlite_url}
-    with module("their_memory", one=lambda p: "one", other=lambda p: "other"):
-        one = ReflectionExecutor("their_memory:one", **shared)
-        other = ReflectionExecutor("their_memory:other", **shared)
-        with one, other:
-            assert (one.name, other.name) == ("their_memory:one", "their_memory:other")
-            assert [e.submit({}).result(SOON) for e in (one, other)] == ["one", "other"]
-
-
 @ON_A_FILE
 def test_a_graph_of_the_runtime_is_found_by_its_name(url: str, store: BaseStore) -> None:
     with perdure.Runtime(url) as rt:
@@ -428,11 +395,3 @@ def test_what_a_reflector_returns_need_not_be_storable(
         assert executor.submit({}).result(SOON) is None
     assert notes(store).keys() == {"a"}
     assert "is not stored" in caplog.text
-
-
-def test_a_large_result_is_given_too(sqlite_url: str) -> None:
-    large = ["x" * 1000] * 100
-    with ReflectionExecutor(
-        lambda payload: large, store=InMemoryStore(), journal=sqlite_url, name="r"
-    ) as executor:
-        assert executor.submit({}).result(SOON) == large

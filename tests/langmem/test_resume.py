@@ -59,23 +59,6 @@ def test_pending_reflections_are_returned_and_run_when_they_are_due(
     assert (remembered(store, "user-0"), remembered(store, "user-1")) == (["fact-0"], ["fact-1"])
 
 
-def test_resuming_twice_and_in_two_executors_runs_nothing_twice(url: str, store: BaseStore) -> None:
-    leave_pending(url, store)
-    asked: list[list[str]] = []
-    clock = Clock(datetime.now(UTC) + timedelta(hours=2))
-    with Runtime(url, clock=clock) as first, Runtime(url, clock=clock) as second:
-        executors = [
-            ReflectionExecutor(manager(before=asked.append), journal=runtime)
-            for runtime in (first, second)
-        ]
-        for executor in executors * 2:
-            resume_pending_reflections(executor, store)
-        until(lambda: not executors[0].pending(), "the overdue reflections")
-        for executor in executors:
-            executor.shutdown()
-    assert sorted(fact for facts in asked for fact in facts) == ["fact-0", "fact-1"]
-
-
 def test_more_reflections_than_fit_on_a_page_are_all_returned(
     sqlite_url: str,
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -106,30 +104,6 @@ def test_after_shutdown_no_reflector_uses_the_store_so_it_can_be_closed(url: str
         assert notes(store).keys() == {"a"}
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_a_store_closed_under_a_reflection_is_named_and_the_reflection_is_kept(
-    kind: str, sqlite_url: str, request: pytest.FixtureRequest
-) -> None:
-    where = sqlite_url if kind == "sqlite" else request.getfixturevalue("postgres_url")
-    with gate() as place:
-        with opened_store(where) as store:
-            executor = ReflectionExecutor(
-                stopping_at(place), store=store, journal=sqlite_url, name="r", retry=ONCE
-            )
-            made = executor.submit(note("a", "stop"))
-            until(lambda: place.entered)
-        place.open()  # it goes on, and its store is closed
-        error = made.exception(SOON)
-        told = "store of executor 'r' was closed while a reflection used it.*shutdown()"
-        assert re.search(told, str(error))
-        executor.shutdown()
-    with opened_store(where) as store:
-        with ReflectionExecutor(keeper(), store=store, journal=sqlite_url, name="r") as after:
-            after.retry(made.id)
-            until(lambda: not after.pending())
-        assert notes(store).keys() == {"a"}
-
-
 @ON_A_FILE
 async def test_a_reflection_that_a_worker_of_the_runtime_runs_is_released_by_shutdown(
     url: str, store: BaseStore
@@ -164,15 +138,6 @@ def test_cancel_futures_cancels_what_is_not_begun(url: str, store: BaseStore) ->
         assert first.result(0) == "went on"
         assert all(one.cancelled() for one in others)
     assert sorted(state for _, state in runs_on_disk(url)) == ["cancelled", "cancelled", "done"]
-
-
-def test_who_waits_for_a_future_in_another_thread_does_not_hang(sqlite_url: str) -> None:
-    executor = ReflectionExecutor(keeper(), store=InMemoryStore(), journal=sqlite_url, name="r")
-    made = executor.submit(note("a"), after_seconds=600)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(made.exception, SOON)
-        executor.shutdown()
-        assert isinstance(waiting.result(SOON), ReflectionLeft)
 
 
 def test_a_runtime_that_is_closed_first_leaves_no_future_hanging(url: str) -> None:

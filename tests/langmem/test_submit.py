@@ -5,7 +5,6 @@ The managers are LangMem's own, on a model whose answers are scripted; the store
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import uuid
 from collections.abc import Iterator
@@ -16,20 +15,16 @@ from typing import Any
 
 import pytest
 from langgraph.config import get_config
-from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore
-from langgraph.types import RetryPolicy
 
 import perdure
-from perdure.commands.health import examine
-from perdure.errors import BadArgument, Closed, ReflectionFailed, Unserializable
+from perdure.errors import BadArgument, Closed, Unserializable
 from perdure.langmem import Reflection, ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain
 from tests.support.memory import (
     ON_A_FILE,
-    ONCE,
     SOON,
     graph_that,
     keeper,
@@ -45,37 +40,6 @@ from tests.support.memory import (
 )
 from tests.support.memory import store as store
 from tests.support.polling import until
-
-
-def test_submit_gives_a_future_with_what_the_reflector_returned(url: str, store: BaseStore) -> None:
-    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
-        reflection = executor.submit(talk("fact-tea", "fact-rain"), who("ann", "t"))
-        assert isinstance(reflection, Reflection)
-        kept = reflection.result(SOON)
-        assert sorted(one["value"]["content"]["content"] for one in kept) == [
-            "fact-rain",
-            "fact-tea",
-        ]
-        assert remembered(store, "ann") == ["fact-rain", "fact-tea"]
-        assert reflection.done()
-        assert not reflection.cancelled()
-        assert executor.pending() == []
-
-
-def test_the_journal_is_sound_after_all_that_can_become_of_reflections(
-    url: str, store: BaseStore
-) -> None:
-    def reflect(payload: Any) -> None:
-        if payload["text"] == "fail":
-            raise ValueError("no")
-
-    with ReflectionExecutor(reflect, store=store, journal=url, name="r", retry=ONCE) as executor:
-        failed = executor.submit(note("a", "fail"), on_thread("a"))
-        executor.submit(note("b"), on_thread("b"), after_seconds=600)
-        executor.submit(note("b"), on_thread("b"), after_seconds=600)
-        executor.submit(note("c")).result(SOON)
-        assert isinstance(failed.exception(SOON), ReflectionFailed)
-        assert executor._runtime.journal.do(examine()) == []
 
 
 @ON_A_FILE
@@ -118,20 +82,6 @@ def test_a_reflection_inherits_nothing_from_the_node_that_started_the_worker(
 
 
 @ON_A_FILE
-async def test_in_a_coroutine_node_too(url: str, store: BaseStore) -> None:
-    with ReflectionExecutor(manager(), journal=url) as executor:
-        made: list[Reflection] = []
-
-        async def node(state: Log) -> Log:
-            made.append(executor.submit(talk("fact-tea"), after_seconds=0.1))
-            return {"log": ["answered"]}
-
-        await graph_that(node, store).ainvoke({"log": []}, who("ann", "t"))
-        await asyncio.wait_for(asyncio.wrap_future(made[0]), SOON)
-        assert remembered(store, "ann") == ["fact-tea"]
-
-
-@ON_A_FILE
 def test_the_conversation_of_the_node_is_the_one_a_later_submit_replaces(
     url: str, store: BaseStore
 ) -> None:
@@ -170,32 +120,6 @@ async def test_a_node_that_is_run_again_submits_once(url: str, store: BaseStore)
         assert len(set(tries)) == 1
         until(lambda: not executor.pending())
         assert (remembered(store, "ann"), asked) == (["fact-tea"], [["fact-tea"]])
-
-
-@ON_A_FILE
-def test_with_only_the_saver_a_node_under_a_retry_policy_submits_once(
-    url: str, store: BaseStore
-) -> None:
-    with (
-        ReflectionExecutor(manager(), store=store, journal=url) as executor,
-        perdure.Saver(url) as saver,
-    ):
-        tries: list[str] = []
-
-        def node(state: Log) -> Log:
-            tries.append(executor.submit(talk("fact-tea")).id)
-            if len(tries) < 3:
-                raise ConnectionError("the node fails after it submitted")
-            return {"log": ["answered"]}
-
-        builder = StateGraph(Log)
-        policy = RetryPolicy(initial_interval=0.01, max_attempts=3)
-        builder.add_node("node", node, retry_policy=policy)
-        builder.add_edge(START, "node")
-        graph: Any = builder.compile(checkpointer=saver)
-        graph.invoke({"log": []}, who("ann", "t"))
-        assert len(tries) == 3
-        assert len(set(tries)) == 1
 
 
 def test_with_only_the_saver_a_run_that_is_resumed_submits_once(url: str, store: BaseStore) -> None:
@@ -267,12 +191,16 @@ def test_the_config_of_who_submitted_is_the_one_a_reflector_sees(
 
 
 @ON_A_FILE
-def test_the_payload_comes_back_as_it_was(url: str, store: BaseStore) -> None:
+def test_the_payload_comes_back_as_it_was_when_it_was_submitted(url: str, store: BaseStore) -> None:
     seen: list[Any] = []
     payload = talk("fact-tea") | {"at": NOON, "id": uuid.uuid4(), "pair": (1, 2)}
+    config = who("ann", "t")
     with ReflectionExecutor(seen.append, store=store, journal=url, name="r") as executor:
-        executor.submit(payload).result(SOON)
-    assert seen == [payload]
+        made = executor.submit(payload | {"log": (log := ["first"])}, config)
+        log.append("changed afterwards")
+        made.result(SOON)
+    assert seen == [payload | {"log": ["first"]}]
+    assert config == who("ann", "t")
 
 
 def refused(executor: ReflectionExecutor, error: type[Exception], match: str) -> Any:

@@ -1,8 +1,7 @@
 """Faults of LangMem's own executor, in the version that is installed.
 
 When one of these tests fails, LangMem has corrected the fault: then
-docs/evidence.md is no longer true. The same stories with our executor are in
-tests/langmem/test_stock_faults.py.
+docs/evidence.md is no longer true.
 """
 
 from __future__ import annotations

@@ -15,10 +15,8 @@ import hashlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 from langgraph.store.base import BaseStore
 
@@ -37,7 +35,6 @@ from perdure.langmem.reflection_request import (
     ReflectionRequest,
     check_delay,
     current_config,
-    debounce_thread,
     resolve_namespace,
 )
 from perdure.langmem.staged_writes import StagingStore, in_reflector
@@ -48,11 +45,7 @@ from perdure.verbs import check_limit
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
-# Seconds after which an executor that was given no store warns that nothing pending starts.
-STORE_EXPECTED = 60.0
 log = logging.getLogger("perdure")
-# The open executors of this process, by journal and name.
-_OPEN: WeakValueDictionary[tuple[str, str], ReflectionExecutor] = WeakValueDictionary()
 
 
 class ReflectionExecutor(ContextManaged):
@@ -79,8 +72,7 @@ class ReflectionExecutor(ContextManaged):
             `"{user_id}"` that `submit` fills from `config["configurable"]`. By default the
             reflector's.
         store: The LangGraph store of the memories. By default the reflector's, or that of the first
-            graph that submits. Without a store nothing starts; after a minute with reflections
-            pending, a warning is logged.
+            graph that submits. Until it has one, nothing starts.
         journal: A URL, or a `Runtime`, which `shutdown` does not close. By default the value of
             `PERDURE_URL`.
         name: The name of the executor, the same in every process that shares its work. By default
@@ -121,35 +113,10 @@ class ReflectionExecutor(ContextManaged):
         self._lock = threading.RLock()
         self._closed = False
         self._worker: BackgroundWorker | None = None
-        # The store may come later, from resume_pending_reflections() or the first submit.
-        warn = weakref.WeakMethod(self._warn_without_store)
-        self._store_timer = threading.Timer(STORE_EXPECTED, _call, [warn])
-        self._store_timer.daemon = True
         store = store if store is not None else self._graph.store_of_reflector()
-        if store is None:
-            self._store_timer.start()
-        else:
+        if store is not None:  # else it comes later, from `use` or the first submit
             self.use(store)
-        if self._owns_runtime and (self._runtime.url, self.name) in _OPEN:
-            log.warning(
-                "Two executors named %r in this process share their reflections. If they do "
-                "different work, give each its own name=...",
-                self.name,
-            )
-        _OPEN[self._runtime.url, self.name] = self
         atexit.register(_leave_at_exit, weakref.ref(self))
-
-    def _warn_without_store(self) -> None:
-        if self._graph.store is not None:
-            return
-        with contextlib.suppress(Error):  # closed, or its journal cannot be reached
-            if waiting := self.pending(limit=1):
-                log.warning(
-                    "Reflections of %r have been pending since %s, and none starts until the "
-                    "executor has a store: pass store=..., or call resume_pending_reflections().",
-                    self.name,
-                    waiting[0].submitted_at,
-                )
 
     def __repr__(self) -> str:
         return f"<perdure.langmem.ReflectionExecutor {self.name!r} at {self._runtime.url}>"
@@ -202,7 +169,7 @@ class ReflectionExecutor(ContextManaged):
             store = store_in(config)
             self.use(self._graph.required_store() if store is None else store)
         request = ReflectionRequest.of(payload, config, self._graph.template, thread_id)
-        shared_thread = "" if request.thread_id is None else self._thread_of(request, "")
+        shared_thread = "" if request.thread_id is None else request.thread(self.name)
         id = self._accept(shared_thread, request, float(after_seconds))
         return self._future(id, shared_thread, after_seconds)
 
@@ -268,8 +235,6 @@ class ReflectionExecutor(ContextManaged):
             if self._closed:
                 return
             self._closed = True
-        self._store_timer.cancel()
-        _OPEN.pop((self._runtime.url, self.name), None)
         if (worker := self._live_worker()) is not None:
             if cancel_futures:
                 for future in worker.open_futures():
@@ -348,13 +313,9 @@ class ReflectionExecutor(ContextManaged):
             self._check_open()
             if self._graph.store is None:
                 self._graph.store = store
-            self._store_timer.cancel()
             self._start_worker()
 
     # -- accepting
-
-    def _thread_of(self, request: ReflectionRequest, key: str) -> str:
-        return debounce_thread(self.name, request.namespace, request.thread_id, key)
 
     # Journals hold the names of the effect and of its recorded arguments: they must stay.
     @effect(name="reflect", record=("place", "after"))
@@ -364,7 +325,7 @@ class ReflectionExecutor(ContextManaged):
         plan = accept(
             self._runtime.engine,
             self.name,
-            place or self._thread_of(request, key),
+            place or request.thread(self.name, key),
             input,
             metadata={"namespace": list(request.namespace), "thread_id": request.thread_id},
             key=key,
@@ -471,12 +432,6 @@ class LocalReflectionExecutor(ReflectionExecutor):
 def _call_number() -> int:
     """A number for the change that an effect makes, the same for every attempt."""
     return int.from_bytes(hashlib.blake2b(effect_key().encode(), digest_size=8).digest()) >> 2
-
-
-def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """Call a method of an object that may be gone."""
-    if (found := method()) is not None:
-        found()
 
 
 def _leave_at_exit(executor: weakref.ref[ReflectionExecutor]) -> None:

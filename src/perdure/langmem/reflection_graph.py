@@ -69,7 +69,7 @@ class ReflectionGraph:
         self.executor = check_text("name", name or reflectors.name_of(reflector, self._template))
         self.name = graph_name(self.executor)
         self.store: BaseStore | None = None
-        self.store_calls = StoreCalls(self.executor)
+        self.store_calls = StoreCalls()
         self.committer: StoreCommitter | None = None
 
     def build(self) -> StateGraph[ReflectionState, None, ReflectionState, ReflectionOutput]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,14 @@ class ReflectionRequest:
             tuple(map(str, config.get("tags") or ())),
         )
 
+    def thread(self, executor: str, key: str = "") -> str:
+        """The thread that a reflection shares with those it replaces, or is replaced by. Without a
+        conversation `key` makes it unique."""
+        conversation = [*self.namespace, "", self.thread_id]
+        parts = json.dumps([key] if self.thread_id is None else conversation)
+        digest = hashlib.blake2b(parts.encode(), digest_size=16)
+        return f"{PREFIX}{executor}:{digest.hexdigest()}"
+
     def config(self) -> RunnableConfig:
         """The config the reflector is called with."""
         configurable = dict(self.configurable)
@@ -103,13 +111,3 @@ def resolve_namespace(template: NamespaceTemplate, config: RunnableConfig | None
             "labels must not be empty or contain a '.'."
         )
     return found
-
-
-def debounce_thread(
-    executor: str, namespace: Sequence[str], conversation: str | None, key: str
-) -> str:
-    """The thread that a reflection shares with those it replaces, or is replaced by. Without a
-    conversation `key` makes it unique."""
-    parts = [key] if conversation is None else [*namespace, "", conversation]
-    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16)
-    return f"{PREFIX}{executor}:{digest.hexdigest()}"

@@ -21,7 +21,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, Sear
 from langgraph.store.base.embed import EmbeddingsLambda
 from langgraph.store.memory import InMemoryStore
 
-from perdure.errors import Error, Unavailable
+from perdure.errors import Unavailable
 from perdure.langmem.langmem_port import is_generated_key
 from perdure.stores import store_loop
 
@@ -41,8 +41,7 @@ class StoreCalls:
     during a call. `Unavailable` makes the runtime release the run without counting the attempt.
     """
 
-    def __init__(self, executor: str) -> None:
-        self._executor = executor
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._threads: list[int] = []
         self._closed = False
@@ -56,16 +55,10 @@ class StoreCalls:
                 )
             self._threads.append(threading.get_ident())
 
-    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._threads.remove(threading.get_ident())
             self._changed.notify_all()
-        if error is not None and _is_of_closed_store(error):
-            raise Error(
-                f"The store of executor {self._executor!r} was closed while a reflection used it: "
-                f"{error} Leave the executor's `with` block, or call shutdown(), before you close "
-                "its store. The reflection is not lost: it is tried again."
-            ) from error
 
     def close(self, timeout: float = 5.0) -> None:
         """Refuse further calls, and wait for those that other threads have in progress."""
@@ -76,14 +69,6 @@ class StoreCalls:
                 logging.getLogger("perdure").warning(
                     "A reflector still uses the store after %g s; do not close it.", timeout
                 )
-
-
-def _is_of_closed_store(error: BaseException) -> bool:
-    """Whether a database driver refused a call because its connection was closed."""
-    driver = type(error).__module__.partition(".")[0]
-    if driver in ("sqlite3", "psycopg", "psycopg_pool"):
-        return "closed" in str(error)
-    return isinstance(error, ValueError) and str(error) == "no active connection"  # aiosqlite
 
 
 def check_loop(store: BaseStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure.commands.reflections import accept
-from perdure.langmem.reflection_request import debounce_thread
+from perdure.langmem.reflection_request import ReflectionRequest
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support.raw import execute
@@ -24,7 +24,7 @@ def rt(sqlite_url: str) -> Iterator[Runtime]:
 
 def submit(rt: Runtime, *namespace: str, executor: str = "memories") -> str:
     """A reflection that is due in an hour; its id."""
-    thread = debounce_thread(executor, namespace, "chat", "key")
+    thread = ReflectionRequest({}, namespace, "chat").thread(executor)
     made = {"namespace": list(namespace), "thread_id": "chat"}
     plan = accept(
         rt.engine,
