@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,58 +15,27 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command, interrupt
+from langgraph.types import interrupt
 
 import perdure
 from perdure import Runtime
 from perdure.errors import BadArgument, EffectFailed, NotInRun
-from perdure.evals import Example, Result, evaluate
+from perdure.evals import Example, evaluate
 from perdure.langchain import Durable
 from perdure.testing import TemporaryRuntime
-from perdure.types import Done, State
+from perdure.types import State
+from tests.contract.test_evaluation import (
+    SENT,
+    evaluated,
+    far_side,
+    guarded_mail,
+    mail,
+    outer,
+    stored,
+)
+from tests.contract.test_evaluation import rt as rt
 from tests.support.agents import Log, chain
 from tests.support.langchain_child import Script, calls, says
-
-SENT: list[str] = []
-"""What reached the far side."""
-
-
-@pytest.fixture
-async def rt() -> AsyncIterator[TemporaryRuntime]:
-    SENT.clear()
-    async with TemporaryRuntime() as runtime:
-        yield runtime
-
-
-def far_side(what: str) -> str:
-    SENT.append(what)
-    return what
-
-
-@perdure.effect(name="mail")
-def mail(to: str) -> str:
-    return far_side(f"mail to {to}")
-
-
-@perdure.effect(name="outer")
-def outer(to: str) -> str:
-    return mail(to)
-
-
-@perdure.effect(name="stored", transactional=True)
-def stored(to: str) -> str:
-    perdure.outbox("mail", to)
-    return far_side(f"stored {to}")
-
-
-def was_sent(to: str) -> Done:
-    far_side(f"asked about {to}")
-    return Done("found")
-
-
-@perdure.effect(name="guarded", key=lambda to: to, verify=was_sent, unknown="hold")
-def guarded(to: str) -> str:
-    return far_side(f"guarded {to}")
 
 
 def take_back(result: str, to: str) -> None:
@@ -77,19 +45,6 @@ def take_back(result: str, to: str) -> None:
 @perdure.effect(name="undoable", compensate=take_back)
 def undoable(to: str) -> str:
     return far_side(f"undoable {to}")
-
-
-async def evaluated(rt: Runtime, target: Any, **options: Any) -> Result:
-    """The result of a target for one example."""
-    example = options.pop("example", Example("ada"))
-    name = f"{len(await rt.runs(limit=1000))}"
-    found = await evaluate(target, [example], [], name=name, runtime=rt, **options)
-    [result] = found.results
-    return result
-
-
-def reply(input: Any) -> Any:
-    return mail(input)
 
 
 async def test_an_effect_in_a_subgraph_or_inside_another_effect_is_refused(
@@ -173,22 +128,6 @@ def in_bare_thread(function: Any, *args: Any) -> None:
     thread.join()
 
 
-async def test_a_node_neither_answers_nor_drives_a_run_that_waits(rt: TemporaryRuntime) -> None:
-    def asks(state: Log) -> Log:
-        return {"value": far_side(perdure.ask("sure?"))}
-
-    other = rt.register(chain(asks), name="other")
-    there: Any = {"configurable": {"thread_id": "there"}}
-    await rt.start("other", {"value": 1}, thread_id="there")
-    await rt.work(until_idle=True)
-    inputs: list[Any] = [Command(resume="yes"), None]
-    for input in inputs:
-        result = await evaluated(rt, lambda _, input=input: other.invoke(input, there))
-        assert "'perdure.stream' was not called" in str(result.error)
-    assert SENT == []
-    assert len(await rt.waits(thread_id="there")) == 1
-
-
 async def test_a_message_of_an_effect_that_is_really_called_is_not_sent(
     rt: TemporaryRuntime,
 ) -> None:
@@ -230,12 +169,12 @@ async def test_a_simulated_effect_is_recorded_and_leaves_its_guards_alone(
         return f"not sent to {to}"
 
     def sends(input: Any) -> Any:
-        return [mail(input), stored(input), guarded(input), undoable(input), outer(to=input)]
+        return [mail(input), stored(input), guarded_mail(input), undoable(input), outer(to=input)]
 
     rules = {
         "mail": simulated,
         "stored": lambda to: f"not stored: {to}",
-        "guarded": None,
+        "guarded_mail": None,
         "undoable": 7,
         "outer": "real",
     }
@@ -251,10 +190,10 @@ async def test_a_simulated_effect_is_recorded_and_leaves_its_guards_alone(
     assert [one.get("how") for one in found if one["name"] != "outer"] == ["simulated"] * 5
     assert SENT == []
     assert await rt.messages() == []
-    rt.register(chain(lambda state: {"value": guarded("ada")}), name="real")
+    rt.register(chain(lambda state: {"value": guarded_mail("ada")}), name="real")
     run = await rt.start("real", {"value": 0})
     await rt.work(until_idle=True)
-    assert (await rt.get(run.id)).output["value"] == "guarded ada"  # its key was free
+    assert (await rt.get(run.id)).output["value"] == "guarded_mail ada"  # its key was free
 
 
 async def test_a_cancelled_evaluation_undoes_nothing(rt: TemporaryRuntime) -> None:

@@ -315,12 +315,6 @@ def test_examples_are_read_from_langsmith(monkeypatch: pytest.MonkeyPatch) -> No
             read_examples("langsmith:others")
 
 
-def test_a_caller_without_an_event_loop_evaluates_too() -> None:
-    with TemporaryRuntime() as rt:
-        found = rt.blocking.run(evaluate(double, EXAMPLES, [right], name="a", runtime=rt))
-        assert found.mean("right") == 1
-
-
 async def test_odd_verdicts_are_scores_or_errors_of_their_evaluator(rt: TemporaryRuntime) -> None:
     def share(outputs: int) -> Any:
         return Decimal("0.5")

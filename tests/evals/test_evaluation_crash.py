@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from perdure.evals import Example, evaluate
 from perdure.testing import set_commit_interval
 from tests.contract.test_killed_anywhere import kills
 from tests.support.agents import Log, chain
-from tests.support.fork_server import Child, Ended, ForkServer, Tell
-from tests.support.polling import until
+from tests.support.fork_server import Ended, ForkServer, Tell
 from tests.support.runtime_child import NEVER, Ledger, killed_at
-from tests.support.sweep import EVERY_POINT, parts, sample
+from tests.support.sweep import parts, sample
 
 
 def examples(count: int) -> list[Example]:
@@ -109,15 +107,6 @@ class Evaluations:
         }
         self.processes = 0
 
-    def start(self) -> Child:
-        self.processes += 1
-        asked = {**self._order, "process": self.processes}
-        return self._server.start(judged, **asked)
-
-    def has_called(self, count: int) -> bool:
-        """Whether all processes together made that many calls."""
-        return len(self.ledger.lines()) >= count
-
     def run(self, **order: Any) -> Ended:
         self.processes += 1
         asked = {**self._order, "process": self.processes, **order}
@@ -177,27 +166,3 @@ def test_an_evaluation_killed_at_any_point_ends_as_if_it_had_not_been(
             killed.check(whole, [killed.stored_verdicts()])
         except AssertionError as error:
             raise AssertionError(f"killed at {point}, time {n}: {error}") from error
-
-
-def test_an_evaluation_of_200_examples_killed_ten_times_judges_each_example_once(
-    fork_server: ForkServer, sqlite_url: str, tmp_path: Path
-) -> None:
-    """200 and ten with `make test-all`, fewer otherwise."""
-    examples, deaths = (200, 10) if EVERY_POINT else (20, 3)
-    order = {"examples": examples, "concurrency": 8}
-    template = Path(sqlite_url.removeprefix("sqlite:///")).read_bytes()
-    whole = Evaluations(fork_server, sqlite_url, tmp_path / "whole", **order).run()
-    (tmp_path / "killed.db").write_bytes(template)
-    url = f"sqlite:///{tmp_path}/killed.db"
-    killed = Evaluations(fork_server, url, tmp_path / "killed", **order)
-    stored: list[set[str]] = []
-    for death in range(deaths):
-        # Some die while the target runs, the others while it is judged: one call after the other.
-        calls = (death + 1) * 3 * examples // (deaths + 1)
-        child = killed.start()
-        until(partial(killed.has_called, calls), "a call to die at")
-        child.kill()
-        assert child.wait() == -signal.SIGKILL
-        stored.append(killed.stored_verdicts())
-    killed.check(whole, stored)
-    assert stored[-1], "the last one died before anything was judged"
