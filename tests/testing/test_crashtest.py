@@ -370,14 +370,6 @@ def test_whatever_a_state_holds_becomes_plain() -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_takes_points_from_the_whole_run_and_says_so() -> None:
-    report = kill("factory", limit=5)
-    assert len(report.points) == 5 < report.reached
-    assert report.points[0] == Point("count_run.before")
-    assert f"5 points (of {report.reached}, those right after something left" in report.verdict()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one_letter", "careless", "slower", "teller"])
 def test_one_point_is_enough_to_find_the_one_thing_that_happens_twice(
     name: str, tmp_path: Path
@@ -415,13 +407,6 @@ def test_waits_branches_and_endings_are_phases_too() -> None:
     assert phases.at("insert_wait.before", "") == "after node right began to wait"
     phases.during = "while an answer was stored"
     assert phases.at("answer_wait.before", "") == "while an answer was stored"
-
-
-@pytest.mark.slow
-def test_langgraph_alone_has_the_same_phases() -> None:
-    phases = {point.phase for point in kill("one_letter", stock=True).points}
-    assert "in node posts_a_letter, after effect letter" in phases
-    assert "after node posts_a_letter ended" in phases
 
 
 # -- without a kill
@@ -481,32 +466,21 @@ def test_input_that_is_no_json_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_table_and_json_and_fails(tmp_path: Path) -> None:
+def test_the_command_prints_the_report_and_fails_if_something_was_found(tmp_path: Path) -> None:
     given = tmp_path / "input.json"
     given.write_text(json.dumps({"folder": str(tmp_path)}))
-    data = tmp_path / "data.json"
-    done = spawn(
-        "crashtest",
-        f"{AGENTS}:careless",
-        *("--input", f"@{given}", "--limit", "4", "--json", str(data)),
-    )
+    done = spawn("crashtest", f"{AGENTS}:careless", "--input", f"@{given}", "--limit", "4")
     assert done.code == 1, done.err
     assert line("the line that appends") in done.out
-    assert "duplicated" in done.out
-    told = json.loads(data.read_text())
-    assert told["ok"] is False
-    assert len(told["trials"]) == 8, "each point once, and once more during recovery"
-    assert told["findings"][0]["where"] == line("the line that appends")
+    assert "8 trials, killed at 4 points" in done.out, "once more during recovery"
 
 
 @pytest.mark.slow
-def test_the_command_succeeds_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["crashtest", f"{AGENTS}:factory", "--input", "{}", "--limit", "2", "--json", "-"])
+def test_the_command_succeeds_if_nothing_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["crashtest", f"{AGENTS}:factory", "--input", "{}", "--limit", "2"])
     told, err = capsys.readouterr()
     assert code == 0, err
-    found = json.loads(told)
-    assert found["ok"] is True
-    assert set(found["counts"]) >= {"points", "duplicated", "lost", "different", "unrecoverable"}
+    assert "nothing duplicated, nothing lost" in told
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +149,6 @@ def crashtest(
     ),
     deadline: float = opt("SECONDS", "Time limit for each process.", default=60.0),
     jobs: int | None = opt("N", "Trials to run at once.", type=int, show_default="number of CPUs"),
-    json: str | None = opt("FILE", "Write the report as JSON; - is stdout."),
 ) -> None:
     """Kill an agent at every point, and check that it recovers.
 
@@ -181,10 +179,7 @@ def crashtest(
     ).run()
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    data = dumps(report.to_json(), indent=2) if json is not None else ""
-    print(data if json == "-" else report)
-    if json not in (None, "-"):
-        Path(str(json)).write_text(f"{data}\n", encoding="utf-8")
+    print(report)
     if not report.ok:
         raise Exit(130 if report.interrupted else 1)
 

@@ -1,5 +1,4 @@
-"""What a crash test finds, and its report: the results, and what follows from them, as text and as
-JSON."""
+"""What a crash test finds, and its report: the results, and what follows from them, as text."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import linecache
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -325,26 +324,6 @@ class Report:
             printed = group.trials[0].printed if group.trials else self.printed
             lines += ["", *_finding_lines(number, group, printed)]
         return "\n".join([*lines, self.verdict(), self.seen()])
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON data."""
-        fields = {name: value for name, value in vars(self).items() if name != "tally"}
-        return {
-            **fields,
-            "ok": self.ok,
-            "verdict": self.verdict(),
-            "counts": self.counts,
-            "points": [asdict(point) for point in self.points],
-            "findings": [
-                {
-                    **asdict(group.finding),
-                    "trials": len(group.trials),
-                    "points": [str(point) for point in group.points],
-                }
-                for group in self.groups()
-            ],
-            "trials": [{**asdict(trial), "outcome": trial.outcome} for trial in self.trials],
-        }
 
 
 def counts(trials: Iterable[Trial]) -> dict[str, int]:
