@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from perdure.effects.context import key as key
     from perdure.effects.context import transaction as transaction
     from perdure.effects.decorator import effect as effect
-    from perdure.effects.outbox import outbox as outbox
+    from perdure.effects.decorator import outbox as outbox
     from perdure.errors import AlreadyAnswered as AlreadyAnswered
     from perdure.errors import AlreadyAssigned as AlreadyAssigned
     from perdure.errors import AnswerRefused as AnswerRefused
@@ -82,8 +82,7 @@ _NAMES = {
     "perdure.commands.mail": "Mail",
     "perdure.commands.webhooks": "RunWebhooks Webhook",
     "perdure.effects.context": "key transaction",
-    "perdure.effects.decorator": "effect",
-    "perdure.effects.outbox": "outbox",
+    "perdure.effects.decorator": "effect outbox",
     "perdure.errors": (
         "AlreadyAnswered AlreadyAssigned AnswerRefused BadAnswer BadArgument EffectFailed Error "
         "Expired JoinFailed LeaseLost NotDone NotFound TakenBack ThreadBusy Unavailable "

@@ -63,7 +63,6 @@ LISTS: Mapping[str, Mapping[str, Any]] = {
     "questions_of_assignee": QUESTIONS,
     "free_questions": QUESTIONS,
     "questions_by_expiry": QUESTIONS,
-    "newest_open_questions": {"before": END, "before_id": "~", "count": 50},
     "newest_questions": {"count": 50},
     "events_after": {"thread_id": "t7", "id": "x", "after": 0, "count": 50, "names": '["done"]'},
     "waits_of_runs": {"names": json.dumps(["x"]), "most": 3},

@@ -70,7 +70,6 @@ RANGES = {
     "open_waits": "a page of a list",
     "questions_by_expiry": "a page of a list",
     "newest_questions": "a page of a list",
-    "newest_open_questions": "a page of a list",
     "count_in_state": "1,000 rows",
     "count_open_waits": "1,000 rows",
     "runs_before": "a page of a list, which filters may stretch",

@@ -78,21 +78,24 @@ class Part(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """How a question of a well-known shape is answered."""
+    """How a question of a well-known shape is answered.
+
+    Attributes:
+        parts: What it asks about: the answer has a decision for each, in this order.
+        word: What the dialect calls such a decision.
+        field: The field of the answer with the list of decisions. None: the answer is the list.
+        is_list: Whether a single decision must be in a list, too.
+        example: An answer that fits: the first that is allowed.
+        summary: The answers that fit, in a line.
+    """
 
     name: str
     parts: Sequence[Part]
-    """What it asks about: the answer has a decision for each, in this order."""
     word: str
-    """What the dialect calls such a decision."""
     field: str | None
-    """The field of the answer with the list of decisions. None: the answer is the list."""
     is_list: bool
-    """Whether a single decision must be in a list, too."""
     example: Any
-    """An answer that fits: the first that is allowed."""
     summary: str
-    """The answers that fit, in a line."""
 
 
 def dialect_of(value: Any) -> Dialect | None:

@@ -51,16 +51,19 @@ def problems_of(schema: Mapping[str, Any], value: Any) -> list[str]:
 
 
 class Fault(NamedTuple):
-    """One reason why a value does not fit a schema."""
+    """One reason why a value does not fit a schema.
+
+    Attributes:
+        path: The path in the value.
+        key: The key of an object it is about: one that is missing, or that must not be there.
+        keyword: The keyword of the schema that refuses it, such as `maximum`.
+        limit: The value of that keyword.
+    """
 
     path: tuple[str | int, ...]
-    """The path in the value."""
     key: str | None
-    """The key of an object it is about: one that is missing, or that must not be there."""
     keyword: str
-    """The keyword of the schema that refuses it, such as `maximum`."""
     limit: Any
-    """The value of that keyword."""
     message: str
 
 

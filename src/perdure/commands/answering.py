@@ -70,7 +70,8 @@ def answer_all(
 def _check_answer(on: Connection, row: WaitRow, value: Any) -> Plan[None]:
     """Raise if a question cannot have this answer. One that is damaged is asked again."""
     if waits.is_to_be_asked_again(on.serializer, row):
-        yield ask_again(row, on.clock.now())
+        params = {"thread_id": row.thread_id, "id": row.run_id, "now": on.clock.now()}
+        yield write_op(params, "ask_again")
         why = "its row is damaged. Its run asks again (retry it if it is held): see waits()."
         raise WaitClosed(row.id, why)
     body = waits.load_body(on.serializer, row)
@@ -123,43 +124,19 @@ def _why_not_withdrawn(row: WaitRow, run: RunRow | None, checkpoint_id: str | No
 
 
 class NewSetup(NamedTuple):
-    """The setup of a run, and what is to take its place."""
+    """The setup of a run, and what is to take its place.
+
+    Attributes:
+        answered_at: The time of the answers it comes with.
+        streams: 1: what the run produces from now on is kept.
+        webhook: Topic of the messages for the run's webhook, if it gets another one.
+    """
 
     before: bytes
     after: bytes
     answered_at: int
-    """The time of the answers it comes with."""
     streams: int | None = None
-    """1: what the run produces from now on is kept."""
     webhook: str | None = None
-    """Topic of the messages for the run's webhook, if it gets another one."""
-
-
-def store_assignee(
-    serializer: Serializer,
-    row: WaitRow,
-    to: str | None,
-    by: str | None,
-    expected: str | None,
-    now: int,
-    number: int | None = None,
-) -> Op[bool]:
-    """Assign or unassign an open question. False: it already is, it is assigned to someone else, or
-    it is not open."""
-    made = change(row.thread_id, row.run_id, now, number)
-    params = {**made.params, "wakes": 0, "touches": 0, "wait_id": row.id, "to": actor_name(to)}
-    params |= {"by": actor_name(by), "expected": actor_name(expected)}
-    data = {"wait": row.id, **({"to": str(to)} if to else {}), **actor_data(by)}
-    return Op(
-        f"assign {row.id}",
-        [
-            *with_params(params, "lock_run", "assign_wait", "count_answer"),
-            made.event(serializer, EventKind.ASSIGNED, data),
-        ],
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
-        write=True,
-        key=made.key,
-    )
 
 
 def store_answers(
@@ -211,33 +188,6 @@ def answer_time(rows: Sequence[WaitRow], now: int) -> int:
     return max([now, *(row.answered_at + 1 for row in rows if row.answered_at is not None)])
 
 
-def store_withdrawal(
-    serializer: Serializer, row: WaitRow, said: dict[str, str], now: int, number: int | None = None
-) -> Op[bool]:
-    """Take an answer back; `said` goes into its event. A run that failed or was
-    held is due, if none of its effects is unknown. False: a task has gone on with the answer, or
-    may at this moment."""
-    made = change(row.thread_id, row.run_id, now, number)
-    params = {**made.params, **COUNTED, "wait_id": row.id}
-    return Op(
-        f"withdraw {row.id}",
-        [
-            *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
-            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
-            *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
-        ],
-        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
-        write=True,
-        key=made.key,
-    )
-
-
-def ask_again(row: WaitRow, now: int) -> Op[None]:
-    """Make a run that rests due: one of its waits cannot be read."""
-    params = {"thread_id": row.thread_id, "id": row.run_id, "now": now}
-    return write_op(params, "ask_again")
-
-
 def end_sleeps(
     serializer: Serializer, rows: Sequence[WaitRow], by: str | None, now: int, number: int | None
 ) -> Op[bool]:
@@ -261,6 +211,12 @@ def end_sleeps(
         write=True,
         key=key.key,
     )
+
+
+def _was_made(wait_id: str, number: int | None) -> Plan[bool]:
+    """Whether the change of this number was made, which was about a wait."""
+    row: WaitRow | None = None if number is None else (yield waits.find(wait_id))
+    return row is not None and (yield from was_made(row.thread_id, row.run_id, number))
 
 
 @verb(effect=True)
@@ -292,8 +248,7 @@ def answer(on: Connection, wait_id: str, value: Any, *, by: str | None = None) -
         NotFound: The journal has no wait with this id.
     """
     wait_id, number = check_id("wait", wait_id), call_number()
-    asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
-    if asked is None or not (yield from was_made(asked.thread_id, asked.run_id, number)):
+    if not (yield from _was_made(wait_id, number)):
         yield from answer_all(on, [(wait_id, value)], by, number=number)
     on.wake()
 
@@ -328,15 +283,22 @@ def assign(
         NotFound: The journal has no wait with this id.
     """
     wait_id, number = check_id("wait", wait_id), call_number()
-    for name, text in (("to", to), ("by", by), ("expected", expected)):
+    names = {"to": to, "by": by, "expected": expected}
+    for name, text in names.items():
         if text is not None:
             check_text(name, text)
-    asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
-    if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
+    if (yield from _was_made(wait_id, number)):
         return
-    row = yield from find_open(on, wait_id)
-    now = on.clock.now()
-    while not (yield store_assignee(on.serializer, row, to, by, expected, now, number)):
+    row, now = (yield from find_open(on, wait_id)), on.clock.now()
+    data = {"wait": row.id, **({"to": str(to)} if to else {}), **actor_data(by)}
+    while True:
+        made = change(row.thread_id, row.run_id, now, number)
+        params = {**made.params, "wakes": 0, "touches": 0, "wait_id": row.id}
+        params |= {name: actor_name(one) for name, one in names.items()}
+        statements = with_params(params, "lock_run", "assign_wait", "count_answer")
+        statements.append(made.event(on.serializer, EventKind.ASSIGNED, data))
+        if (yield made.op(f"assign {row.id}", statements, 1)):
+            return
         row = yield from find_open(on, wait_id)
         if row.expires_at is not None and row.expires_at <= now:
             raise WaitExpired(row.id, expired_at(row.expires_at))
@@ -381,11 +343,17 @@ def withdraw(
             if text is not None:
                 check_text(name, text)
         said = {**actor_data(by), **({"reason": reason} if reason else {})}
-        now = on.clock.now()
-        if not (yield store_withdrawal(on.serializer, row, said, now, number)):
+        made = change(row.thread_id, row.run_id, on.clock.now(), number)
+        params = {**made.params, **COUNTED, "wait_id": row.id}
+        statements = [
+            *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
+            made.event(on.serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
+            *release(on.serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
+        ]
+        if not (yield made.op(f"withdraw {row.id}", statements, 2)):
             row = (yield waits.find(row.id)) or row
             run = yield runs.find(row.run_id)
-            answers: dict[str, Answer] = yield waits.answers_of_run(row.run_id)
+            answers: dict[str, Answer] = yield waits.answers_of(row.run_id)
             place = answers[row.id].checkpoint_id if row.id in answers else None
             raise NotWithdrawn(row.id, _why_not_withdrawn(row, run, place))
     on.wake()

@@ -41,15 +41,18 @@ class AssistantContent:
 
 @dataclass(frozen=True)
 class Assistant(AssistantContent):
-    """An assistant: a graph, and what its runs start with."""
+    """An assistant: a graph, and what its runs start with.
+
+    Attributes:
+        version: How often it was stored.
+        change: The random number of its last change; 0 if it has no row.
+    """
 
     assistant_id: str = ""
     version: int = 1
-    """How often it was stored."""
     created_at: datetime = field(default_factory=lambda: moment(0))
     updated_at: datetime = field(default_factory=lambda: moment(0))
     change: int = 0
-    """The random number of its last change; 0 if it has no row."""
 
 
 def _place(assistant_id: str, version: int, columns: tuple[str, str, int]) -> Place:

@@ -1,24 +1,19 @@
-"""Effects of the newest runs, in pieces of bounded size.
+"""Effects: their rows, and the operations that store, settle and read them. Pure, no I/O.
 
-The table has no index by time, which would make every effect more expensive to store. Runs have
-one, so a list walks over runs, newest first, and is in their order. A run without effects counts as
-one row of a piece, so that a piece never reads more rows than asked for.
+What a crash leaves behind is in ARCHITECTURE.md, "The life of an effect". The table has no index by
+time, which would make every effect more expensive to store. Runs have one, so a list of all effects
+walks over runs, newest first, and is in their order. A run without effects counts as one row of a
+piece, so that a piece never reads more rows than asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from perdure.types import EffectRecord, EffectState, State
-
-if TYPE_CHECKING:
-    pass
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from perdure.commands.events import change, release
+from perdure.commands.events import change
 from perdure.commands.runs import names_in_pieces
 from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import (
@@ -26,16 +21,16 @@ from perdure.journal import (
     Rows,
     Statement,
     first_as,
+    no_result,
     read_op,
     row_as,
     rows_as,
     with_params,
 )
-from perdure.journal.clock import HostTime
 from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment
-from perdure.types import EventKind, RunError
+from perdure.types import EffectRecord, EffectState, EventKind, RunError
 
 STATES = frozenset(EffectState)
 
@@ -47,13 +42,17 @@ COMPENSATION = "undo "
 
 
 class Mark(IntEnum):
-    """What `mark` says of an effect."""
+    """What `mark` says of an effect.
+
+    Attributes:
+        MAY_STAY_OPEN: A run may end without its outcome: it only reads, or a journal has what
+            it did.
+        FINAL: It failed and is not called again, not even by `retry` of its run.
+    """
 
     NONE = 0
     MAY_STAY_OPEN = 1
-    """A run may end without its outcome: it only reads, or a journal has what it did."""
     FINAL = 2
-    """It failed and is not called again, not even by `retry` of its run."""
 
 
 class UndoState(IntEnum):
@@ -66,14 +65,17 @@ class UndoState(IntEnum):
 
 
 class Unconfirmed(IntEnum):
-    """What `unconfirmed` says of an effect."""
+    """What `unconfirmed` says of an effect.
+
+    Attributes:
+        YES: An earlier call of its task matched a record with other arguments. The arguments of
+            this one may come from that outcome.
+        ASKED: A person was asked which call it stands for.
+    """
 
     NO = 0
     YES = 1
-    """An earlier call of its task matched a record with other arguments. The arguments of this one
-    may come from that outcome."""
     ASKED = 2
-    """A person was asked which call it stands for."""
 
 
 class How(StrEnum):
@@ -114,7 +116,14 @@ NOTHING_SAVED = Saved()
 
 
 class EffectRow(NamedTuple):
-    """An effect as it is stored."""
+    """An effect as it is stored.
+
+    Attributes:
+        min_equal: How many arguments of a call must equal the recorded ones to match this
+            record.
+        provisional_digests: Digests of the calls that matched this record with other arguments.
+        unconfirmed: An `Unconfirmed`.
+    """
 
     scope: str
     task: str
@@ -137,11 +146,8 @@ class EffectRow(NamedTuple):
     arguments: bytes = b""
     outcome: bytes | None = None
     min_equal: int = 0
-    """How many arguments of a call must equal the recorded ones to match this record."""
     provisional_digests: str = ""
-    """Digests of the calls that matched this record with other arguments."""
     unconfirmed: int = 0
-    """An `Unconfirmed`."""
 
     @property
     def place(self) -> dict[str, Any]:
@@ -175,18 +181,21 @@ class EffectRow(NamedTuple):
             serializer.envelope.unseal(self.outcome, place)
 
     def load_arguments(self, serializer: Serializer) -> dict[str, Any]:
-        found: dict[str, Any] = serializer.loads(self.arguments, self.arguments_place, dict)
-        return found
+        arguments: dict[str, Any] = serializer.loads(self.arguments, self.arguments_place, dict)
+        return arguments
 
     def load_outcome(self, serializer: Serializer) -> Any:
         """The result, with what it cost and its interrupts; or, of a failed call, the error."""
-        place, of = self.outcome_place(self.state), list if self.state == EffectState.DONE else dict
-        if self.state in (EffectState.DONE, EffectState.FAILED):
-            return serializer.loads(self.outcome, place, of)
+        place, kind = (
+            self.outcome_place(self.state),
+            list if self.state == EffectState.DONE else dict,
+        )
         try:
-            return serializer.loads(self.outcome, place, of)
+            return serializer.loads(self.outcome, place, kind)
         except Damaged:  # `retry` in SQL turns a failed one into one to be called again
-            return serializer.loads(self.outcome, self.outcome_place(EffectState.FAILED), of)
+            if self.state in (EffectState.DONE, EffectState.FAILED):
+                raise
+            return serializer.loads(self.outcome, self.outcome_place(EffectState.FAILED), kind)
 
 
 def undone_in(run_id: str) -> str:
@@ -220,10 +229,9 @@ class Owner(NamedTuple):
         """Refuses its batch when the lease is lost."""
         return [Statement("fence", self.params)] if self.run_id else []
 
-    def fenced(self, statements: Sequence[Statement]) -> Op[None]:
+    def fenced(self, *statements: Statement) -> Op[None]:
         """An operation that is refused when the lease of the run is lost."""
-        fence = Statement("fence", self.params)
-        return Op("fenced", [fence, *statements], lambda rows: None, write=True)
+        return Op("fenced", [*self.fence, *statements], no_result, write=True)
 
 
 _effects = rows_as(EffectRow)
@@ -306,13 +314,12 @@ def store_unknown(
     written = write_state(owner, row, now, event=event)
     asked = _match(other, "", Unconfirmed.ASKED.value)
     statements = [insert_intent(owner, row), *written.render(), asked]
-    return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
+    return Op(written.name, statements, no_result, True, written.key, written.proof)
 
 
 def note_provisional_match(owner: Owner, row: EffectRow, digest: str) -> Op[None]:
     """Note that the call with this digest matched a record with other arguments."""
-    noted = _match(row, f"{digest} ", None)
-    return Op("note_match", [*owner.fence, noted], lambda rows: None, write=True)
+    return owner.fenced(_match(row, f"{digest} ", None))
 
 
 def _match(row: EffectRow, digest: str, unconfirmed: int | None) -> Statement:
@@ -321,21 +328,17 @@ def _match(row: EffectRow, digest: str, unconfirmed: int | None) -> Statement:
 
 def raise_min_equal(owner: Owner, row: EffectRow, min_equal: int) -> Op[None]:
     """Let only calls with so many equal arguments match the records of this name in this task."""
-    raised = Statement("raise_min_equal", {**row.place, "min_equal": min_equal})
-    return Op("raise_min_equal", [*owner.fence, raised], lambda rows: None, write=True)
+    return owner.fenced(Statement("raise_min_equal", {**row.place, "min_equal": min_equal}))
 
 
 def confirm(owner: Owner, row: EffectRow) -> Op[None]:
     """Note that a call was made with the right arguments."""
-    confirmed = _match(row, "", Unconfirmed.NO.value)
-    return Op("note_match", [*owner.fence, confirmed], lambda rows: None, write=True)
+    return owner.fenced(_match(row, "", Unconfirmed.NO.value))
 
 
 def abandon(owner: Owner, now: int) -> Op[None]:
     """Mark the open effects of a run that ends as unknown: a person settles them."""
-    params = {"id": owner.run_id, "now": now}
-    statements = [*owner.fence, Statement("abandon_effects", params)]
-    return Op("abandon_effects", statements, lambda rows: None, write=True)
+    return owner.fenced(Statement("abandon_effects", {"id": owner.run_id, "now": now}))
 
 
 def add_event(
@@ -345,7 +348,7 @@ def add_event(
     made = change(owner.thread_id, owner.run_id, now)
     count = {**made.params, "token": owner.token, "progress": 0}
     statements = [Statement("count_effect", count), made.event(serializer, kind, data)]
-    return Op(kind.value, statements, lambda rows: None, write=True, key=made.key)
+    return Op(kind.value, statements, no_result, write=True, key=made.key)
 
 
 def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
@@ -366,12 +369,14 @@ def of_task(
     if whole_run:
         statements.append(Statement("effect_places", {"id": whole_run}))
 
-    def result(
-        rows: Rows,
-    ) -> tuple[list[EffectRow], list[EffectPlace]]:
-        return _effects(rows[:1]), [EffectPlace(*row) for some in rows[1:] for row in some]
-
-    return Op("effects_of_task", statements, result)
+    return Op(
+        "effects_of_task",
+        statements,
+        lambda rows: (
+            _effects(rows[:1]),
+            [EffectPlace(*row) for some in rows[1:] for row in some],
+        ),
+    )
 
 
 def at(place: Mapping[str, Any]) -> Op[EffectRow | None]:
@@ -398,11 +403,7 @@ def find(key: str) -> Op[EffectRow | None]:
 def find_all(keys: Iterable[str]) -> Op[list[EffectRow]]:
     """The effects with these keys."""
     statements = [Statement("effects_by_keys", params) for params in names_in_pieces(keys)]
-    return Op(
-        "effects_by_keys",
-        statements,
-        _effects,
-    )
+    return Op("effects_by_keys", statements, _effects)
 
 
 def of_run(run_id: str) -> Op[list[EffectRow]]:
@@ -414,10 +415,10 @@ def unknown_of_runs(run_ids: Iterable[str]) -> Op[dict[str, list[str]]]:
     """Names of the effects of these runs with an unknown outcome, by run."""
 
     def result(rows: Rows) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for run_id, name in (row for some in rows for row in some):
-            found.setdefault(run_id, []).append(name)
-        return found
+            names.setdefault(run_id, []).append(name)
+        return names
 
     pieces = names_in_pieces(run_ids)
     return Op("unknown_of_runs", [Statement("unknown_of_runs", one) for one in pieces], result)
@@ -435,63 +436,14 @@ def page(
     return Op("effects", [Statement(name, params)], _effects)
 
 
-def decide(
-    serializer: Serializer,
-    row: EffectRow,
-    state: str,
-    outcome: bytes | None,
-    said: dict[str, str],
-    now: int,
-    host: HostTime,
-) -> Op[bool]:
-    """Store a person's decision; `said` goes into its event. If it was the last that its held run
-    waited for, the run is due. False: the effect cannot be settled by a person now."""
-    made = change(row.thread_id, row.run_id, now)
-    params = {**made.params, "key": row.key, "state": state, "outcome": outcome}
-    params |= {"attempts": row.attempts, **host.params}
-    data = {"name": row.name, "key": row.key, "state": state, **said}
-    return Op(
-        f"settle {row.key}",
-        [
-            *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
-            made.event(serializer, EventKind.SETTLED, data),
-            # Not "retried": that would call again what a person just settled as failed.
-            *release(serializer, made, (State.HELD,), EventKind.RESUMED),
-        ],
-        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
-        write=True,
-        key=Statement("find_decision", params),
-    )
-
-
 def mark_undone(owner: Owner, row: EffectRow, now: int) -> Op[None]:
     """Store that the compensation of an effect was made."""
-    statements = [*owner.fence, Statement("note_compensated", {**row.place, "now": now})]
-    return Op("note_compensated", statements, lambda rows: None, write=True)
+    return owner.fenced(Statement("note_compensated", {**row.place, "now": now}))
 
 
 def to_record(serializer: Serializer, row: EffectRow) -> EffectRecord:
     """An effect as its users see it. One that cannot be read has `damaged`."""
-    bare = _to_bare_record(row)
-    try:
-        row.check(serializer)
-        arguments, result, error = row.load_arguments(serializer), None, None
-        if row.outcome is not None:
-            outcome = row.load_outcome(serializer)
-            if row.state == EffectState.DONE:
-                [result, *_] = outcome
-            else:
-                error = RunError(
-                    *(str(outcome.get(n, "")) for n in ("kind", "message", "traceback"))
-                )
-    except UNREADABLE as found:
-        return replace(bare, damaged=str(found))
-    return replace(bare, arguments=arguments, result=result, error=error)
-
-
-def _to_bare_record(row: EffectRow) -> EffectRecord:
-    """The same without what is serialised."""
-    return EffectRecord(
+    record = EffectRecord(
         key=row.key,
         name=row.name,
         state=EffectState(row.state) if row.state in STATES else EffectState.UNKNOWN,
@@ -506,6 +458,18 @@ def _to_bare_record(row: EffectRow) -> EffectRecord:
         due_at=maybe_moment(row.due_at),
         undone=row.undo == UndoState.DONE,
     )
+    try:
+        row.check(serializer)
+        record = replace(record, arguments=row.load_arguments(serializer))
+        if row.outcome is None:
+            return record
+        outcome = row.load_outcome(serializer)
+    except UNREADABLE as error:
+        return replace(record, arguments={}, damaged=str(error))
+    if row.state == EffectState.DONE:
+        return replace(record, result=outcome[0])
+    texts = (str(outcome.get(name, "")) for name in ("kind", "message", "traceback"))
+    return replace(record, error=RunError(*texts))
 
 
 def compensation_task(run_id: str, key: str) -> str:

@@ -114,6 +114,19 @@ class Change:
         """Finds the event if the change was made."""
         return Statement("find_event", self.params)
 
+    def op(
+        self, name: str, statements: Sequence[Statement], decider: int, key: Statement | None = None
+    ) -> Op[bool]:
+        """The operation that makes this change. Its result is whether the statement at `decider`
+        made it; after a lost reply, whether the `key` finds it, which is the event by default."""
+        return Op(
+            name,
+            statements,
+            lambda rows: bool(rows[decider] if len(rows) > 1 else rows[0]),
+            write=True,
+            key=key or self.key,
+        )
+
 
 def change(thread_id: str, run_id: str, now: int, number: int | None = None) -> Change:
     """A new change of a run."""

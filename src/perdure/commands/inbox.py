@@ -26,30 +26,36 @@ from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, Wai
 
 
 class InboxKind(StrEnum):
-    """What needs a person."""
+    """What needs a person.
+
+    Attributes:
+        EFFECT: An effect with an unknown outcome.
+        REFLECTION: A reflection that is held because it failed.
+    """
 
     QUESTION = "question"
     EFFECT = "effect"
-    """An effect with an unknown outcome."""
     HELD = "held"
     REFLECTION = "reflection"
-    """A reflection that is held because it failed."""
 
 
 @dataclass(frozen=True)
 class InboxQuery:
-    """A filter of the inbox. Empty fields match everything."""
+    """A filter of the inbox. Empty fields match everything.
+
+    Attributes:
+        labels: Metadata and labels of the run, as text. An empty value matches any.
+        assignee: The assignee of questions; empty: unassigned ones.
+        until: Only items that have waited since this time or longer.
+        soon: Only questions that expire within a day of this time, soonest first.
+    """
 
     kinds: Collection[InboxKind] = ()
     graph: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    """Metadata and labels of the run, as text. An empty value matches any."""
     assignee: str | None = None
-    """The assignee of questions; empty: unassigned ones."""
     until: datetime | None = None
-    """Only items that have waited since this time or longer."""
     soon: datetime | None = None
-    """Only questions that expire within a day of this time, soonest first."""
 
     @property
     def wanted(self) -> frozenset[InboxKind]:
@@ -162,14 +168,17 @@ CHUNK = 100
 
 @dataclass(frozen=True)
 class InboxEntry:
-    """One thing that needs a person."""
+    """One thing that needs a person.
+
+    Attributes:
+        id: A wait's id, an effect's key, or else a run's id.
+        run: The run it belongs to; None if that was deleted.
+    """
 
     kind: InboxKind
     id: str
-    """A wait's id, an effect's key, or else a run's id."""
     record: Wait | EffectRecord | Run
     run: Run | None
-    """The run it belongs to; None if that was deleted."""
     position: Position
 
     @property
@@ -180,13 +189,16 @@ class InboxEntry:
 
 @dataclass(frozen=True)
 class InboxPage:
-    """A part of the inbox, oldest first."""
+    """A part of the inbox, oldest first.
+
+    Attributes:
+        after: The position of the next page. None on the last page.
+        is_cut: Whether the search stopped at its limit before the page was full.
+    """
 
     entries: list[InboxEntry]
     after: Position | None = None
-    """The position of the next page. None on the last page."""
     is_cut: bool = False
-    """Whether the search stopped at its limit before the page was full."""
 
 
 def page(

@@ -114,29 +114,31 @@ class Mail:
 
     Each recipient gets a message with a link for answering in their own name.
 
+    Attributes:
+        server: URL of the SMTP server: `smtps://user:password@host` (TLS, port 465),
+            `smtp://user:password@host?starttls` (port 587), or `smtp://host?plaintext` to send
+            without encryption. Percent-encode special characters in the password.
+        sender: Address of the sender, with or without a name: `Agents <agents@example.com>`.
+        to: 1 to 20 recipients.
+        events: What is mailed: some of the events of a `Webhook`.
+        content: Whether the mail shows the question. If not, it contains only the name of the
+            graph and the link.
+        link_expires: How long a link works, at least a minute. Default: seven days.
+        name: Part of the topic of the messages.
+        tls: Trusted certificates. Default: those of the system.
+
     Raises:
         BadArgument: The server, an address, an event, the name or a time is invalid.
     """
 
     server: str = field(repr=False)
-    """URL of the SMTP server: `smtps://user:password@host` (TLS, port 465),
-    `smtp://user:password@host?starttls` (port 587), or `smtp://host?plaintext` to send without
-    encryption. Percent-encode special characters in the password."""
     sender: str
-    """Address of the sender, with or without a name: `Agents <agents@example.com>`."""
     to: Sequence[str]
-    """1 to 20 recipients."""
     events: Sequence[str] = (QUESTION_WAITING,)
-    """What is mailed: some of the events of a `Webhook`."""
     content: bool = True
-    """Whether the mail shows the question. If not, it contains only the name of the graph and the
-    link."""
     link_expires: timedelta = LASTS
-    """How long a link works, at least a minute. Default: seven days."""
     name: str = "mail"
-    """Part of the topic of the messages."""
     tls: ssl.SSLContext | None = None
-    """Trusted certificates. Default: those of the system."""
 
     def __post_init__(self) -> None:
         SmtpServer.of(self.server)

@@ -75,14 +75,18 @@ LONGEST = 1000
 
 
 class QuestionLink(NamedTuple):
-    """The contents of a link."""
+    """The contents of a link.
+
+    Attributes:
+        to: The person it is for.
+        last_answered: When its question was last answered, before that answer was withdrawn; 0:
+            never.
+    """
 
     wait_id: str
     to: str
-    """The person it is for."""
     expires_at: datetime
     last_answered: int = 0
-    """When its question was last answered, before that answer was withdrawn; 0: never."""
 
 
 class LinkedQuestion(NamedTuple):

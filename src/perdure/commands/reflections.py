@@ -56,28 +56,32 @@ DRAIN_PAUSE = 0.02
 
 @dataclass(frozen=True)
 class Pending:
-    """A reflection that has not ended, as it was when it was read."""
+    """A reflection that has not ended, as it was when it was read.
+
+    Attributes:
+        id: The id of the reflection, which is the id of its run.
+        executor: The name of its executor.
+        namespace: Where it writes.
+        thread_id: The conversation, if it belongs to one.
+        state: `pending`, `running`, `waiting` for another reflection in its namespace, or
+            `held`.
+        due_at: When it starts.
+        submitted_at: When it was submitted.
+        attempts: How many attempts were made.
+        error: The error of the last attempt.
+        reason: Why it is held.
+    """
 
     id: str
-    """The id of the reflection, which is the id of its run."""
     executor: str
-    """The name of its executor."""
     namespace: tuple[str, ...]
-    """Where it writes."""
     thread_id: str | None
-    """The conversation, if it belongs to one."""
     state: State
-    """`pending`, `running`, `waiting` for another reflection in its namespace, or `held`."""
     due_at: datetime | None
-    """When it starts."""
     submitted_at: datetime
-    """When it was submitted."""
     attempts: int
-    """How many attempts were made."""
     error: RunError | None
-    """The error of the last attempt."""
     reason: str | None
-    """Why it is held."""
 
 
 def graph_name(executor: str) -> str:

@@ -498,7 +498,7 @@ class RunReporter:
             children=tree,
             tree_is_cut=is_cut,
             unknown_graphs=await self.unknown_graphs(run),
-            answers=await ask(waits.answers_of(on, run.id)),
+            answers=await on.journal.ado(waits.answers_of(run.id)),
             unreadable=" ".join(dict.fromkeys(problems)),
         )
 

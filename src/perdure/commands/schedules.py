@@ -36,7 +36,12 @@ MOST_OF_PROBLEM = 1000
 
 
 class ScheduleRow(NamedTuple):
-    """A schedule as it is stored."""
+    """A schedule as it is stored.
+
+    Attributes:
+        end_at: The last time at which it starts a run.
+        thread_id: The thread of its runs, if they share one.
+    """
 
     name: str
     graph: str
@@ -47,11 +52,9 @@ class ScheduleRow(NamedTuple):
     body: bytes
     enabled: int = 1
     end_at: int | None = None
-    """The last time at which it starts a run."""
     created_at: int = 0
     updated_at: int = 0
     thread_id: str | None = None
-    """The thread of its runs, if they share one."""
     missed: int = 0
     missed_at: int | None = None
     problem: str | None = None
@@ -95,14 +98,17 @@ class ScheduleRow(NamedTuple):
 
 
 class DueSlots(NamedTuple):
-    """What to do about a schedule now."""
+    """What to do about a schedule now.
+
+    Attributes:
+        due: The slots to start.
+        following: The slot after them.
+        missed: How many slots are too late to be started, counted up to `MAX_CATCH_UP`.
+    """
 
     due: list[int]
-    """The slots to start."""
     following: int
-    """The slot after them."""
     missed: int
-    """How many slots are too late to be started, counted up to `MAX_CATCH_UP`."""
 
 
 def unstarted(row: ScheduleRow) -> str:

@@ -7,13 +7,13 @@ from typing import Any, Literal
 from perdure.commands import effect_payload, effects
 from perdure.commands.connection import Connection
 from perdure.commands.effects import SETTLED_BY, EffectRow
-from perdure.commands.events import actor_data
+from perdure.commands.events import actor_data, change, release
 from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
-from perdure.journal import Plan
+from perdure.journal import Plan, Statement, with_params
 from perdure.journal.clock import host_time
 from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.times import position_after
-from perdure.types import EffectRecord, EffectState
+from perdure.types import EffectRecord, EffectState, EventKind, State
 from perdure.verbs import PAGE, check_limit, check_member, verb
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
@@ -152,10 +152,18 @@ def settle(
     elif how == "fail":
         error = EffectFailed(row.key, f"{SETTLED_BY} {by or 'a person'}", reason or "failed")
         outcome = effect_payload.dump_error(on.serializer, row, STATES[how], error, ())
-    said = {**actor_data(by), **({"reason": reason} if reason else {})}
-    state, now = STATES[how].value, on.clock.now()
-    made = effects.decide(on.serializer, row, state, outcome, said, now, host_time(on.clock))
-    if not (yield made):
+    made = change(row.thread_id, row.run_id, on.clock.now())
+    params = {**made.params, "key": row.key, "state": STATES[how].value, "outcome": outcome}
+    params |= {"attempts": row.attempts, **host_time(on.clock).params}
+    data = {"name": row.name, "key": row.key, "state": STATES[how].value, **actor_data(by)}
+    statements = [
+        *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
+        made.event(on.serializer, EventKind.SETTLED, data | ({"reason": reason} if reason else {})),
+        # If it was the last that its held run waited for, the run is due. Not "retried": that would
+        # call again what a person just settled as failed.
+        *release(on.serializer, made, (State.HELD,), EventKind.RESUMED),
+    ]
+    if not (yield made.op(f"settle {row.key}", statements, 2, Statement("find_decision", params))):
         row = (yield effects.find(row.key)) or row
         raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
     on.wake()

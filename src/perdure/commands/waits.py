@@ -37,6 +37,7 @@ from perdure.journal import (
     Rows,
     Statement,
     first_as,
+    no_result,
     read_op,
     rows_as,
     with_params,
@@ -45,7 +46,7 @@ from perdure.journal import (
 from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.serde.encryption import Place, is_bound_to_place
 from perdure.serde.serializer import Serializer
-from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment, position_after
+from perdure.times import FIRST_MS, maybe_moment, moment, position_after
 from perdure.types import EventKind, Kind, State, Wait, WaitRecord, WaitState
 from perdure.verbs import PAGE, check_limit, check_member, verb
 
@@ -77,22 +78,22 @@ class WaitRow(NamedTuple):
     id: str
     run_id: str
     kind: str
-    name: str | None
-    state: str
-    interrupt_id: str
-    ns: str
-    checkpoint_id: str
-    task_id: str
-    path: str
-    stamp: int
-    wake_at: int | None
-    expires_at: int | None
-    created_at: int
-    answered_at: int | None
-    answered_by: str | None
-    body: bytes
-    answer: bytes | None
-    seal: bytes | None
+    name: str | None = None
+    state: str = WaitState.OPEN
+    interrupt_id: str = ""
+    ns: str = ""
+    checkpoint_id: str = ""
+    task_id: str = ""
+    path: str = ""
+    stamp: int = 0
+    wake_at: int | None = None
+    expires_at: int | None = None
+    created_at: int = 0
+    answered_at: int | None = None
+    answered_by: str | None = None
+    body: bytes = b""
+    answer: bytes | None = None
+    seal: bytes | None = None
     """Authenticates which task asks; stored each time it asks."""
     graph: str | None = None
     assignee: str | None = None
@@ -141,12 +142,15 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How a question can be answered anew."""
+    """How a question can be answered anew.
+
+    Attributes:
+        can_withdraw: Whether its answer can be withdrawn now.
+        checkpoint_id: Where a fork asks it again.
+    """
 
     can_withdraw: bool
-    """Whether its answer can be withdrawn now."""
     checkpoint_id: str | None
-    """Where a fork asks it again."""
 
 
 def is_time_up(answer: Any) -> bool:
@@ -229,48 +233,45 @@ def wait_id(
 
 def ask(
     serializer: Serializer,
-    made: Change,
+    change: Change,
     token: int,
     question: Question,
     body: Body,
     interrupt_id: str,
-    place: dict[str, Any],
+    asker: Mapping[str, Any],
     fingerprint: str | None = None,
     *,
     announced: Iterable[Endpoint] = (),
     reopened: Collection[str] = (),
 ) -> list[Statement]:
-    """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
-    of the graph, if the run does not have it yet. A new one is also `announced`: a message of the
-    outbox for each of these. Of the waits to be `reopened` another task took the answer."""
-    id = wait_id(serializer, made.run_id, question, body, interrupt_id)
-    params = {
-        **made.params,
-        **place,
-        "wait_id": id,
-        "kind": question.kind.value,
-        "name": question.name,
-        "interrupt_id": interrupt_id,
-        "token": token,
-        "fingerprint": fingerprint,
-        "wake_at": question.wake_at,
-        "expires_at": question.expires_at,
-        "reopens": int(id in reopened),
-    }
-    asked = [params[one] for one in ("kind", "name", "interrupt_id", "wake_at", "expires_at")]
-    columns = (made.thread_id, made.run_id, *asked, made.now)
-    wait = Place(f"body of wait {id}", columns)  # as `WaitRow.place`
+    """The statements that store a wait, for the batch of its interrupt write. `asker` is where its
+    task is, and `fingerprint` that of the graph, if the run does not have it yet. A new wait is
+    also `announced`: a message of the outbox for each of these. Of the waits to be `reopened`
+    another task took the answer."""
+    id, kind = wait_id(serializer, change.run_id, question, body, interrupt_id), question.kind.value
+    row = WaitRow(
+        thread_id=change.thread_id,
+        id=id,
+        run_id=change.run_id,
+        kind=kind,
+        name=question.name,
+        interrupt_id=interrupt_id,
+        wake_at=question.wake_at,
+        expires_at=question.expires_at,
+        created_at=change.now,
+        **asker,
+    )
     if serializer.redacts:
         redacted = serializer.redacted
         value = body.value if question.runs else redacted(body.value, "the value of an interrupt")
         body = body._replace(value=value, before=redacted(body.before, "an answer"))
-    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt", own=True)
-    task = [params[one] for one in ("ns", "checkpoint_id", "task_id", "path", "stamp")]
-    asker = Place(f"asker of wait {id}", (made.thread_id, *task))  # as `WaitRow.asker`
-    params["seal"] = serializer.envelope.seal(b"", asker)
+    params: dict[str, Any] = {**row._asdict(), **change.params, "wait_id": id, "token": token}
+    params |= {"fingerprint": fingerprint, "reopens": int(id in reopened)}
+    params["body"] = serializer.dumps(list(body), row.place, "the value of an interrupt", own=True)
+    params["seal"] = serializer.envelope.seal(b"", row.asker)
     data = {
         "wait": id,
-        "kind": question.kind.value,
+        "kind": kind,
         "name": question.name,
         "wake_at": maybe_moment(question.wake_at),
         "expires_at": maybe_moment(question.expires_at),
@@ -278,33 +279,31 @@ def ask(
     }
     return [
         Statement("count_wait", params),
-        made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
-        *(_announcement(serializer, made, id, question, body, to) for to in announced),
-        Statement("insert_wait", params),
-        Statement("close_replaced_wait", params),
+        change.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
+        *(_announcement(serializer, change, row, body, to) for to in announced),
+        *with_params(params, "insert_wait", "close_replaced_wait"),
         *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
     ]
 
 
 def _announcement(
-    serializer: Serializer, made: Change, id: str, question: Question, body: Body, to: Endpoint
+    serializer: Serializer, change: Change, row: WaitRow, body: Body, to: Endpoint
 ) -> Statement:
     """The message about a new question, with the wait's id as its own; of an endpoint with a name,
     with that name too."""
-    message_id = f"{id}-{to.name}" if to.name else id
+    message_id = f"{row.id}-{to.name}" if to.name else row.id
     payload = {
-        "wait_id": id,
-        "run_id": made.run_id,
-        "thread_id": made.thread_id,
+        "wait_id": row.id,
+        "run_id": row.run_id,
+        "thread_id": row.thread_id,
         "value": body.value,
         "response_schema": body.schema,
-        "expires_at": maybe_moment(question.expires_at),
+        "expires_at": maybe_moment(row.expires_at),
     }
-    place = messages.place(made.thread_id, message_id, made.run_id, to.topic, made.now)
+    place = messages.place(row.thread_id, message_id, row.run_id, to.topic, change.now)
     message = serializer.dumps(payload, place, "the value of an interrupt", own=True)
-    params = {**made.params, "wait_id": id, "message_id": message_id, "topic": to.topic}
-    params["body"] = message
-    return Statement("insert_message", params)
+    names = {"wait_id": row.id, "message_id": message_id, "topic": to.topic}
+    return Statement("insert_message", {**change.params, **names, "body": message})
 
 
 wait_rows = rows_as(WaitRow)
@@ -350,7 +349,7 @@ def of_runs(run_ids: Iterable[str], most: int) -> Op[list[tuple[WaitRow, int]]]:
     return Op("waits_of_runs", [Statement("waits_of_runs", piece) for piece in pieces], result)
 
 
-def answers_of_run(run_id: str) -> Op[dict[str, Answer]]:
+def answers_of(run_id: str) -> Op[dict[str, Answer]]:
     """How each question of a run to a person can be answered anew, by its id."""
     return read_op(
         "answers_of_run",
@@ -404,18 +403,10 @@ def expiring(after: tuple[int, str] | None, count: int) -> Op[list[WaitRow]]:
     return read_op("questions_by_expiry", params, wait_rows)
 
 
-def newest_questions(before: tuple[int, str] | None, count: int) -> Op[list[WaitRow]]:
-    """Open questions to people, newest first."""
-    at, id = before or (LAST_MS, "")
-    params = {"before": at, "before_id": id, "count": count}
-    return read_op("newest_open_questions", params, wait_rows)
-
-
 def discard(row: WaitRow, run: RunRow) -> Op[None]:
     """Delete an open wait that cannot be read, under the driver's lease: it is asked again."""
     params = {"thread_id": run.thread_id, "id": run.id, "token": run.token, "wait_id": row.id}
-    statements = with_params(params, "fence", "discard_wait")
-    return Op("discard_wait", statements, lambda rows: None, write=True)
+    return write_op(params, "fence", "discard_wait")
 
 
 def answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:
@@ -427,30 +418,32 @@ def fire(
 ) -> Op[None]:
     """Answer a wait whose time has come, under the driver's lease: `by` the clock, or, in an
     evaluation, the example."""
-    made = change(row.thread_id, row.run_id, now)
-    params = {
-        **made.params,
-        **COUNTED,
-        "wait_id": row.id,
-        "token": token,
-        "by": by,
-        "timed": 1,
-        "answer": serializer.dumps(value, answer_place(row, by, now), "the answer"),
-    }
-    data = {"wait": row.id}
-    kind = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED
     if by != "clock":
-        kind, data = EventKind.ANSWER, {**data, "by": by}
-    return Op(
-        f"fire {row.id}",
-        [
-            *with_params(params, "fence", "answer_by_driver", "count_answer"),
-            made.event(serializer, kind, data),
-        ],
-        lambda rows: None,
-        write=True,
-        key=made.key,
-    )
+        event = EventKind.ANSWER, {"by": by}
+    else:
+        event = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED, {}
+    answer = serializer.dumps(value, answer_place(row, by, now), "the answer")
+    return _answer_by_driver(serializer, row, answer, by, token, now, event, timed=1)
+
+
+def _answer_by_driver(
+    serializer: Serializer,
+    row: WaitRow,
+    answer: bytes,
+    by: str,
+    token: int,
+    now: int,
+    event: tuple[EventKind, dict[str, Any]],
+    *,
+    timed: int,
+) -> Op[None]:
+    """Answer a wait under the driver's lease; with `timed` only if its time has come."""
+    made, (kind, data) = change(row.thread_id, row.run_id, now), event
+    params = {**made.params, **COUNTED, "wait_id": row.id, "token": token, "by": by}
+    params |= {"timed": timed, "answer": answer}
+    statements = with_params(params, "fence", "answer_by_driver", "count_answer")
+    statements.append(made.event(serializer, kind, {"wait": row.id, **data}))
+    return Op(f"{kind} {row.id}", statements, no_result, write=True, key=made.key)
 
 
 def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[None]:
@@ -477,32 +470,13 @@ def join(
     serializer: Serializer, row: WaitRow, ended: Sequence[Mapping[str, Any]], token: int, now: int
 ) -> Op[None]:
     """Answer a wait for runs with how each has ended."""
-    made = change(row.thread_id, row.run_id, now)
     is_done = all(one["state"] == State.DONE for one in ended)
     by = "run" if is_done else "failed run"  # reopen_joins reads it
-    params = {
-        **made.params,
-        **COUNTED,
-        "wait_id": row.id,
-        "token": token,
-        "by": by,
-        "timed": 0,
-        # Read from the rows of these runs, so redacted already.
-        "answer": serializer.dumps(
-            list(ended), answer_place(row, by, now), "the runs' outputs", own=True
-        ),
-    }
-    data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
-    return Op(
-        f"join {row.id}",
-        [
-            *with_params(params, "fence", "answer_by_driver", "count_answer"),
-            made.event(serializer, EventKind.JOINED, data),
-        ],
-        lambda rows: None,
-        write=True,
-        key=made.key,
-    )
+    place = answer_place(row, by, now)
+    # Read from the rows of these runs, so redacted already.
+    answer = serializer.dumps(list(ended), place, "the runs' outputs", own=True)
+    event = EventKind.JOINED, {"runs": {one["id"]: one["state"] for one in ended}}
+    return _answer_by_driver(serializer, row, answer, by, token, now, event, timed=0)
 
 
 def apply(row: WaitRow, token: int) -> Op[None]:
@@ -529,12 +503,6 @@ def load_signals(
         (wait_id, name): serializer.loads(body, signal_place(thread_id, id, name, key, sent_at))
         for id, wait_id, name, key, sent_at, body in rows
     }
-
-
-def answers_of(on: Connection, run_id: str) -> Plan[dict[str, Answer]]:
-    """How each question of a run to a person can be answered anew, by its id."""
-    found: dict[str, Answer] = yield answers_of_run(run_id)
-    return found
 
 
 def to_record(on: Connection, row: WaitRow) -> WaitRecord:

@@ -207,23 +207,27 @@ class Webhook:
     Requests follow the Standard Webhooks specification. They are delivered at least once, and
     repeated for days.
 
+    Attributes:
+        url: Where requests are sent: an `https` URL with a public address.
+        secret: Signs each request: `whsec_` and the base64 of 24 to 64 random bytes. Several
+            during a rotation. Without one, requests are not signed.
+        events: What it is notified of: some of `question.waiting`, `run.held`, `run.failed`,
+            `run.done`.
+        name: Name of the endpoint, at most 64 characters. Default: derived from the URL. Set it
+            if you want to change the URL while messages are waiting.
+        allow_private: Allow `http`, and addresses that are not public: True, or a list of
+            networks, such as `["10.0.0.0/8"]`. The metadata services of clouds are refused
+            unless a list names them.
+
     Raises:
         BadArgument: The URL, a secret, an event, a network or the name is invalid.
     """
 
     url: str
-    """Where requests are sent: an `https` URL with a public address."""
     secret: str | Sequence[str] = ()
-    """Signs each request: `whsec_` and the base64 of 24 to 64 random bytes. Several during a
-    rotation. Without one, requests are not signed."""
     events: Sequence[str] = (QUESTION_WAITING, "run.held", "run.failed")
-    """What it is notified of: some of `question.waiting`, `run.held`, `run.failed`, `run.done`."""
     name: str = ""
-    """Name of the endpoint, at most 64 characters. Default: derived from the URL. Set it if you
-    want to change the URL while messages are waiting."""
     allow_private: bool | Sequence[str] = False
-    """Allow `http`, and addresses that are not public: True, or a list of networks, such as
-    `["10.0.0.0/8"]`. The metadata services of clouds are refused unless a list names them."""
 
     def __post_init__(self) -> None:
         check_networks(self.allow_private)
@@ -244,15 +248,18 @@ class Webhook:
 class RunWebhooks:
     """How the webhooks of single runs are sent: `start(webhook=url)`.
 
+    Attributes:
+        secret: Signs each request, as in `Webhook`. Without one, requests are not signed.
+        allow_private: Allow `http`, and addresses that are not public: True, or a list of
+            networks, such as `["10.0.0.0/8"]`. The metadata services of clouds are refused
+            unless a list names them.
+
     Raises:
         BadArgument: A secret or a network is invalid.
     """
 
     secret: str | Sequence[str] = ()
-    """Signs each request, as in `Webhook`. Without one, requests are not signed."""
     allow_private: bool | Sequence[str] = False
-    """Allow `http`, and addresses that are not public: True, or a list of networks, such as
-    `["10.0.0.0/8"]`. The metadata services of clouds are refused unless a list names them."""
 
     def __post_init__(self) -> None:
         check_networks(self.allow_private)

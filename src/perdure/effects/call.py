@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from perdure.commands import effect_payload, effects
 from perdure.commands.effect_payload import INJECTED
 from perdure.commands.effects import NOTHING_SAVED, EffectRow, How, Mark, Unconfirmed, UndoState
-from perdure.effects.matching import ALL, CallPosition, Match
 from perdure.effects.spec import EffectSpec
-from perdure.effects.task import TaskContext, digest, effect_key
+from perdure.effects.task import ALL, CallPosition, Match, TaskContext, digest, effect_key
 from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.names import random_number
@@ -51,40 +50,43 @@ Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 @dataclass
 class Call:
-    """One call of an effect in a task."""
+    """One call of an effect in a task.
+
+    Attributes:
+        function: What is called; something else in a run of an evaluation.
+        bind: Splits recorded arguments into those by position and those by name.
+        call_id: What identifies the call in place of its arguments.
+        module: Where its function is: another one may have the same name.
+        usage_of: What a result cost.
+        row: As it is stored, or about to be.
+        other: What may be this call, made with wrong arguments in an abandoned attempt.
+        may_be_another: Whether the record may be of a call on another object, or with another
+            secret: no argument equals a recorded one, and not all are recorded.
+        prompts: Prompt versions that its task had read before it, and it has read itself.
+        is_simulated: Whether `function` stands in for the effect.
+        _stored: The arguments that are stored.
+        _interrupts_before: Interrupts of the task before the function was called.
+    """
 
     task: TaskContext
     spec: EffectSpec
     function: Callable[..., Any]
-    """What is called; something else in a run of an evaluation."""
     bind: Callable[[Mapping[str, Any]], Bound]
-    """Splits recorded arguments into those by position and those by name."""
     arguments: Mapping[str, Any]
     position: CallPosition
     business_key: str | None = None
     call_id: str | None = None
-    """What identifies the call in place of its arguments."""
     module: str = ""
-    """Where its function is: another one may have the same name."""
     usage_of: Callable[[Any], ModelUsage] | None = None
-    """What a result cost."""
     row: EffectRow = field(init=False)
-    """As it is stored, or about to be."""
     other: EffectRow | None = field(default=None, init=False)
-    """What may be this call, made with wrong arguments in an abandoned attempt."""
     may_be_another: bool = field(default=False, init=False)
-    """Whether the record may be of a call on another object, or with another secret: no argument
-    equals a recorded one, and not all are recorded."""
     prompts: dict[PromptVersion, None] = field(default_factory=dict, init=False)
-    """Prompt versions that its task had read before it, and it has read itself."""
     is_simulated: bool = field(default=False, init=False)
-    """Whether `function` stands in for the effect."""
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
-    """The arguments that are stored."""
     _encoded: bytes = field(default=b"", init=False)
     _digest: str = field(default="", init=False)
     _interrupts_before: int = field(default=0, init=False)
-    """Interrupts of the task before the function was called."""
 
     @property
     def is_of_another_run(self) -> bool:

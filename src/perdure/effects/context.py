@@ -17,32 +17,37 @@ from perdure.types import PromptVersion
 
 @dataclass
 class EffectContext:
-    """The effect call that this code runs in."""
+    """The effect call that this code runs in.
+
+    Attributes:
+        now: When the transaction began.
+        messages: Outbox messages so far.
+        used_key: Whether the function asked for its key: then the far side can recognise a
+            second attempt.
+        is_verifying: Whether `verify` is called: effects inside it are not recorded.
+        execution: The execution of the task it is called in. A graph that it runs has another
+            one.
+        task: The `TaskContext` of the effects it calls itself.
+        reads: Recorded reads so far.
+        prompts: Prompt versions that its task had read, and it has read itself.
+        attempt: The number of the attempt at it.
+        is_model: Whether it is the call of a model, whose cost is in its event.
+    """
 
     key: str
     owner: Owner | None = None
     transaction: Transaction | None = None
     now: int = 0
-    """When the transaction began."""
     messages: int = 0
-    """Outbox messages so far."""
     used_key: bool = False
-    """Whether the function asked for its key: then the far side can recognise a second attempt."""
     is_verifying: bool = False
-    """Whether `verify` is called: effects inside it are not recorded."""
     execution: int = 0
-    """The execution of the task it is called in. A graph that it runs has another one."""
     outer: EffectContext | None = None
     task: Any = None
-    """The `TaskContext` of the effects it calls itself."""
     reads: int = 0
-    """Recorded reads so far."""
     prompts: dict[PromptVersion, None] = field(default_factory=dict)
-    """Prompt versions that its task had read, and it has read itself."""
     attempt: int = 0
-    """The number of the attempt at it."""
     is_model: bool = False
-    """Whether it is the call of a model, whose cost is in its event."""
 
 
 _CURRENT: ContextVar[EffectContext | None] = ContextVar("perdure_effect", default=None)

@@ -19,7 +19,18 @@ ONCE, THRICE = Retry(attempts=1), Retry()
 
 @dataclass(frozen=True)
 class EffectSpec:
-    """An effect: its name and its options."""
+    """An effect: its name and its options.
+
+    Attributes:
+        reads: It changes nothing on the far side: a second call after a crash only costs money.
+            So its intent is queued without waiting, and its outcome is committed soon, but not
+            waited for.
+        keeps_errors: Whether an exception is an outcome. If not, the call is still to be made.
+        trust_errors: With `unknown="hold"`: whether an exception means that nothing happened.
+        identity: A call gets a record only if all these arguments are equal.
+        in_journal: What it does is in a journal, under its key. So it makes no difference on
+            which object it is called, and its outcome is never unknown for good.
+    """
 
     name: str
     key: Callable[..., Any] | None = None
@@ -31,17 +42,10 @@ class EffectSpec:
     compensate: Callable[..., Any] | None = None
     record: Record = Record()  # noqa: RUF009 (it is frozen)
     reads: bool = False
-    """It changes nothing on the far side: a second call after a crash only costs money. So its
-    intent is queued without waiting, and its outcome is committed soon, but not waited for."""
     keeps_errors: bool = True
-    """Whether an exception is an outcome. If not, the call is still to be made."""
     trust_errors: bool = False
-    """With `unknown="hold"`: whether an exception means that nothing happened."""
     identity: tuple[str, ...] = ()
-    """A call gets a record only if all these arguments are equal."""
     in_journal: bool = False
-    """What it does is in a journal, under its key. So it makes no difference on which object it is
-    called, and its outcome is never unknown for good."""
 
     @property
     def may_stay_open(self) -> bool:

@@ -133,7 +133,7 @@ class Questions:
         """Store a wait of the run itself, not of one of its tasks."""
         place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
         asked = self._ask(question, Body(value, None, []), interrupt_id, place)
-        return self._owner.fenced(asked)
+        return self._owner.fenced(*asked)
 
     def _ask(
         self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]

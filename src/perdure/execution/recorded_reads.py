@@ -82,7 +82,7 @@ class RecordedReads:
         run = self._owner.params
         body = self._serializer.dumps(value, _place(run, task, n), own=True)
         params = {**run, "task": task, "n": n, "body": body}
-        store = self._owner.fenced([Statement("insert_read", params)])
+        store = self._owner.fenced(Statement("insert_read", params))
         self._journal.defer(store._replace(otherwise=self._refuse()))
 
     def _load(self, run: Mapping[str, Any], task: str) -> dict[int, Any]:

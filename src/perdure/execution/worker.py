@@ -498,7 +498,7 @@ class Worker:
 
     async def _through_langgraph(self, drive: Drive) -> Ended:
         if drive.segment.is_overdue:  # it took long to begin: another worker may have begun, too
-            await self._driver.journal.ado(drive.segment.owner.fenced(()))
+            await self._driver.journal.ado(drive.segment.owner.fenced())
         try:
             outcome: Outcome = Returned()
             recorder = drive.segment.stream

@@ -1119,11 +1119,6 @@ WHERE state = 'open' AND kind = 'human' AND expires_at IS NOT NULL
   AND (expires_at, id) > (:after, :after_id)
 ORDER BY expires_at, id LIMIT :count;
 
--- name: newest_open_questions
-SELECT {wait} FROM perdure_waits
-WHERE state = 'open' AND kind = 'human' AND (created_at, id) < (:before, :before_id)
-ORDER BY created_at DESC, id DESC LIMIT :count;
-
 -- name: assign_wait
 -- Assigns an open question to a person, or unassigns it (:to is NULL), if it is unassigned or its assignee is
 -- :by or :expected. The same again changes nothing.

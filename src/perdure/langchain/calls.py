@@ -17,9 +17,8 @@ from pydantic import BaseModel
 
 from perdure.effects.call import Bound, Call, ModelUsage
 from perdure.effects.decorator import aperform, perform
-from perdure.effects.matching import CallPosition
 from perdure.effects.spec import ONCE, EffectSpec, business_key
-from perdure.effects.task import TaskContext, digest
+from perdure.effects.task import CallPosition, TaskContext, digest
 from perdure.langchain.policy import Policy
 from perdure.langgraph_port import neighbours
 
@@ -30,7 +29,12 @@ MODEL = EffectSpec("model", retry=ONCE, reads=True, keeps_errors=False)
 
 @dataclass
 class _Call:
-    """A call that ends in a handler of LangChain, for either colour."""
+    """A call that ends in a handler of LangChain, for either colour.
+
+    Attributes:
+        task: Where it is recorded, in a run.
+        function: Called with the arguments by name.
+    """
 
     spec: EffectSpec
     arguments: Mapping[str, Any]
@@ -39,10 +43,8 @@ class _Call:
     call_id: str | None = None
     usage_of: Callable[[Any], ModelUsage] | None = None
     task: TaskContext | None = None
-    """Where it is recorded, in a run."""
 
     function: Callable[..., Any] = field(init=False)
-    """Called with the arguments by name."""
 
     def perform(self, function: Callable[..., Any]) -> Any:
         self.function = function

@@ -18,29 +18,33 @@ from perdure.types import Record, Retry
 class Policy:
     """How to handle the calls of a tool, for `Durable(tools={name: Policy(…)})`.
 
+    Attributes:
+        key: A function of the tool's arguments, by name, that returns a business key. Calls
+            with the same key are made once across runs and threads: a second call gets the
+            outcome of the first.
+        unknown: How to handle a call with an unknown outcome: call it again with the same key
+            (`retry`), or hold the run until a person settles it (`hold`). `None`, as for a tool
+            without a policy: an interrupted call holds the run, and an exception means that
+            nothing happened.
+        retry: How often perdure tries a call that raised; the last exception is recorded.
+            `None`: an exception is raised at once and not recorded, and retries are left to
+            LangChain and to the run.
+        timeout: Limit for one attempt, in seconds or as a timedelta.
+        record: Which arguments to store: their names, or a `Record`. By default everything
+            except secrets.
+        trust_errors: With `unknown="hold"`: an exception means that nothing happened, so only a
+            call that was cut off holds the run.
+
     Raises:
         BadArgument: `unknown` or `timeout` is not valid.
     """
 
     key: Callable[..., Any] | None = None
-    """A function of the tool's arguments, by name, that returns a business key. Calls with the
-    same key are made once across runs and threads: a second call gets the outcome of the first."""
     unknown: Literal["retry", "hold"] | None = None
-    """How to handle a call with an unknown outcome: call it again with the same key (`retry`),
-    or hold the run until a person settles it (`hold`). `None`, as for a tool without a policy: an
-    interrupted call holds the run, and an exception means that nothing happened."""
     retry: Retry | None = None
-    """How often perdure tries a call that raised; the last exception is recorded. `None`: an
-    exception is raised at once and not recorded, and retries are left to LangChain and to the
-    run."""
     timeout: float | timedelta | None = None
-    """Limit for one attempt, in seconds or as a timedelta."""
     record: Record | Collection[str] | None = None
-    """Which arguments to store: their names, or a `Record`. By default everything except
-    secrets."""
     trust_errors: bool = False
-    """With `unknown="hold"`: an exception means that nothing happened, so only a call that was cut
-    off holds the run."""
 
     def __post_init__(self) -> None:
         if self.unknown is not None:

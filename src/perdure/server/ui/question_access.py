@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import Response
 
 from perdure.commands import waits
-from perdure.commands.waits import Answer, WaitRow
+from perdure.commands.waits import WaitRow
 from perdure.errors import Error, NotFound
 from perdure.server.authorization import Scope
 from perdure.server.own_api.requests import allow_thread
@@ -84,8 +84,7 @@ async def history(ui: Ui, found: Found) -> Sequence[tuple[datetime, EventView]]:
 
 async def is_withdrawable(ui: Ui, record: WaitRecord) -> bool:
     """Whether the answer to a question can be withdrawn now."""
-    plan = waits.answers_of(ui.runtime.engine, record.run_id)
-    answers: dict[str, Answer] = await ui.runtime.journal.arun(plan)
+    answers = await ui.runtime.journal.ado(waits.answers_of(record.run_id))
     return record.id in answers and answers[record.id].can_withdraw
 
 
