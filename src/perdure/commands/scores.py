@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 from perdure.commands import effects, events, runs
 from perdure.commands.connection import Connection
 from perdure.commands.effects import EffectRow
-from perdure.commands.events import Change, actor_data, actor_name, change
+from perdure.commands.events import actor_data, actor_name, change
 from perdure.commands.runs import RunRow
 from perdure.errors import UNREADABLE, BadArgument, Damaged, NotFound
 from perdure.journal import (
     CONFIRM,
     Op,
     Plan,
-    Rows,
     Statement,
     first_as,
     read_op,
-    row_as,
+    rows_as,
     with_params,
 )
 from perdure.journal.names import check_id, check_text
@@ -77,25 +76,11 @@ def put(
     of the effect it is about. False: another process changed that score meanwhile, or the run is
     gone."""
     made = change(thread_id, score.run_id, milliseconds(score.at))
-    lock = with_params(made.params, "lock_run")  # before the score: an answer has that order, too
-    return Op(
-        f"score {score.name!r}",
-        [*lock, *_put(serializer, made, score, seen, attempt)],
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
-        write=True,
-        key=made.key,
-    )
-
-
-def _put(
-    serializer: Serializer, made: Change, score: Score, seen: int | None, attempt: int | None = None
-) -> list[Statement]:
-    """The statements that store a score and its event."""
     value = (score.value or 0.0) + 0.0  # SQLite has no -0.0
     target = next((name for name in TARGETS if getattr(score, name) is not None), "")
     target_id = getattr(score, target) if target else ""
     columns = (value, made.now, score.kind.value, score.label, target, target_id)
-    place = place_of(made.thread_id, score.run_id, score.name, score.about, *columns)
+    place = place_of(thread_id, score.run_id, score.name, score.about, *columns)
     body: list[Any] = [serializer.redacted_text(score.comment), actor_name(score.by)]
     if score.prompts:
         body.append({"prompts": [list(one) for one in score.prompts]})
@@ -111,11 +96,12 @@ def _put(
         "seen": seen,
         "body": serializer.dumps(body, place, "the score", own=True),
     }
-    return [
-        *with_params(params, "put_score", "count_note"),
+    statements = [  # the run before the score: an answer has that order, too
+        *with_params(params, "lock_run", "put_score", "count_note"),
         made.event(serializer, EventKind.SCORED, _event_data(score, attempt)),
         Statement("trace_changed", params),
     ]
+    return made.op(f"score {score.name!r}", statements, 1)
 
 
 def _event_data(score: Score, attempt: int | None) -> dict[str, Any]:
@@ -132,32 +118,14 @@ def _event_data(score: Score, attempt: int | None) -> dict[str, Any]:
 def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[tuple[Score, int]]]:
     """The scores of a run, oldest first, each with the number of its last change."""
 
-    def result(rows: Rows) -> list[tuple[Score, int]]:
-        every = [row_as(ScoreRow, row) for row in rows[0]]
-        return [(_to_score(serializer, thread_id, run_id, row), row.change) for row in every]
-
-    return read_op("scores_of_run", {"thread_id": thread_id, "id": run_id}, result)
-
-
-def find(
-    serializer: Serializer, thread_id: str, run_id: str, name: str, about: str
-) -> Op[tuple[Score, int] | None]:
-    """A score of a run, and the number of its last change."""
-
-    def result(rows: Rows) -> tuple[Score, int] | None:
-        row = first_as(ScoreRow)(rows)
-        if row is None:
-            return None
-        return _to_score(serializer, thread_id, run_id, row), row.change
-
-    params = {"thread_id": thread_id, "id": run_id, "name": name, "about": about}
-    return read_op("find_score", params, result)
-
-
-def is_step(thread_id: str, run_id: str, checkpoint_id: str) -> Op[bool]:
-    """Whether an existing checkpoint belongs to a run."""
-    params = {"thread_id": thread_id, "id": run_id, "step": checkpoint_id}
-    return read_op("step_of_run", params, lambda rows: bool(rows[0]))
+    return read_op(
+        "scores_of_run",
+        {"thread_id": thread_id, "id": run_id},
+        lambda rows: [
+            (_to_score(serializer, thread_id, run_id, row), row.change)
+            for row in rows_as(ScoreRow)(rows)
+        ],
+    )
 
 
 def _to_score(serializer: Serializer, thread_id: str, run_id: str, row: ScoreRow) -> Score:
@@ -230,7 +198,7 @@ def _check_value(name: str, value: Any, comment: str | None) -> float | str | No
     )
 
 
-def _find_run(on: Connection, run_id: str) -> Plan[RunRow]:
+def _find_run(run_id: str) -> Plan[RunRow]:
     row: RunRow | None = yield runs.find(check_id("run", run_id))
     if row is None:
         raise NotFound("run", run_id)
@@ -238,37 +206,28 @@ def _find_run(on: Connection, run_id: str) -> Plan[RunRow]:
 
 
 def _check_target(
-    on: Connection, run: RunRow, step: str | None = None, effect: str | None = None
+    run: RunRow, history: list[Event], step: str | None, effect: str | None
 ) -> Plan[int | None]:
     """Raise unless what a score is about is there, and of this run. Returns the number of the
-    effect's last attempt."""
+    effect's last attempt. A step that was pruned is still in the history."""
     if effect is not None:
-        found: EffectRow | None = yield effects.find(effect)
-        if found is None:
+        row: EffectRow | None = yield effects.find(effect)
+        if row is None:
             raise NotFound("effect", effect)
-        if found.run_id != run.id:
-            whose = f"of run {found.run_id}" if found.run_id else "of no run"
+        if row.run_id != run.id:
+            whose = f"of run {row.run_id}" if row.run_id else "of no run"
             raise BadArgument(f"Effect {effect} is {whose}, not of run {run.id}.")
-        return found.attempts
-    if step is not None and not (yield from _is_step(on, run, step)):
+        return row.attempts
+    if step is not None and all(event.data.get("checkpoint") != step for event in history):
         raise NotFound(f"step of run {run.id}", step)
     return None
 
 
-def _is_step(on: Connection, run: RunRow, checkpoint_id: str) -> Plan[bool]:
-    """Whether a run made this checkpoint. One that was pruned is still in the history."""
-    if (yield is_step(run.thread_id, run.id, checkpoint_id)):
-        return True
-    steps = yield from _events(on, run, EventKind.STEP)
-    return any(event.data.get("checkpoint") == checkpoint_id for event in steps)
-
-
 def _prompts_read(
-    on: Connection, run: RunRow, step: str | None = None, effect: str | None = None
-) -> Plan[tuple[PromptVersion, ...]]:
+    history: list[Event], step: str | None, effect: str | None
+) -> tuple[PromptVersion, ...]:
     """The prompt versions that a step or effect has read so far, or else all that the run has:
     their events name them."""
-    history = yield from _events(on, run, EventKind.STEP, EventKind.EFFECT)
     read = {
         PromptVersion(*version)
         for event in history
@@ -278,14 +237,18 @@ def _prompts_read(
     return tuple(sorted(read))
 
 
-def _events(on: Connection, run: RunRow, *kinds: EventKind) -> Plan[list[Event]]:
+def _steps_and_effects(on: Connection, run: RunRow) -> Plan[list[Event]]:
+    """The events of a run that name prompts."""
     found: list[Event] = []
-    page: list[Event] | None = None
-    while page is None or len(page) == PAGE:
-        after = page[-1].n if page else 0
-        page = yield events.events_of(on.serializer, run.thread_id, run.id, after, PAGE)
-        found += [event for event in page if event.kind in kinds]
-    return found
+    while True:
+        after = found[-1].n if found else 0
+        kinds = EventKind.STEP, EventKind.EFFECT
+        page: list[Event] = yield events.events_of(
+            on.serializer, run.thread_id, run.id, after, PAGE, kinds=kinds
+        )
+        found += page
+        if len(page) < PAGE:
+            return found
 
 
 @recorded("score")
@@ -299,9 +262,11 @@ def _score(
     by: str | None,
 ) -> Plan[None]:
     """Store a score with its event. One that is there already changes nothing."""
-    row = yield from _find_run(on, run_id)
+    row = yield from _find_run(run_id)
     targets = about if isinstance(about, dict) else {}
-    attempt = yield from _check_target(on, row, **targets)
+    step, effect = targets.get("step"), targets.get("effect")
+    history = yield from _steps_and_effects(on, row)
+    attempt = yield from _check_target(row, history, step, effect)
     kind = ScoreKind.NUMBER
     if not isinstance(value, float):
         kind = ScoreKind.TEXT if value is None else ScoreKind.CATEGORY
@@ -315,22 +280,23 @@ def _score(
         by,
         kind,
         on.serializer.redacted_text(value) if isinstance(value, str) else None,
-        step=targets.get("step"),
-        effect=targets.get("effect"),
-        prompts=(yield from _prompts_read(on, row, **targets)),
+        step=step,
+        effect=effect,
+        prompts=_prompts_read(history, step, effect),
     )
     plain = replace(made, by=events.actor_name(by))
+    place = {"thread_id": row.thread_id, "id": row.id, "name": name, "about": made.about}
     while True:
-        found: tuple[Score, int] | None = yield find(
-            on.serializer, row.thread_id, row.id, name, made.about
-        )
-        before, seen = found or (None, UNSEEN)
-        if before is not None and replace(before, at=made.at, prompts=made.prompts) == plain:
-            yield CONFIRM
-            return
+        stored: ScoreRow | None = yield read_op("find_score", place, first_as(ScoreRow))
+        if stored is not None:
+            before = _to_score(on.serializer, row.thread_id, row.id, stored)
+            if replace(before, at=made.at, prompts=made.prompts) == plain:
+                yield CONFIRM
+                return
+        seen = UNSEEN if stored is None else stored.change
         if (yield put(on.serializer, row.thread_id, made, seen, attempt)):
             return
-        yield from _find_run(on, run_id)
+        yield from _find_run(run_id)
 
 
 @verb()
@@ -390,6 +356,6 @@ def list_scores(on: Connection, run_id: str) -> Plan[list[Score]]:
     Raises:
         NotFound: The journal has no run with this id.
     """
-    row = yield from _find_run(on, run_id)
+    row = yield from _find_run(run_id)
     found: list[tuple[Score, int]] = yield of_run(on.serializer, row.thread_id, row.id)
     return [score for score, _ in found]

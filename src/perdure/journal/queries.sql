@@ -1294,10 +1294,6 @@ WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
 SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about;
 
--- name: step_of_run
--- Whether a run made a checkpoint.
-SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
-
 -- name: reads_of_task
 SELECT n, body FROM perdure_reads
 WHERE thread_id = :thread_id AND run_id = :id AND task = :task;

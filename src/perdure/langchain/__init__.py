@@ -13,8 +13,7 @@ An exception of either means that the call is still to be made: LangChain's or t
 calls again with the same key. Outside of a run everything is called plainly.
 
     middleware      Durable and tool_node
-    policy          how a tool's calls settle
-    calls           one model call or tool call, as an effect; what tells prompts apart
+    calls           one model call or tool call, as an effect; how a tool's calls settle
 """
 
 try:
@@ -22,7 +21,7 @@ try:
 except ImportError as error:
     raise ImportError("perdure.langchain needs langchain, 1.3 or newer: install it.") from error
 
+from perdure.langchain.calls import Policy
 from perdure.langchain.middleware import Durable, tool_node
-from perdure.langchain.policy import Policy
 
 __all__ = ["Durable", "Policy", "tool_node"]

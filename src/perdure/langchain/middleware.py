@@ -12,8 +12,15 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from perdure.effects import simulation
 from perdure.effects.decorator import is_effect_tool
-from perdure.langchain.calls import ModelCall, ToolCall, ToolResult
-from perdure.langchain.policy import Policy, changes_only_state, policy_by_hints, policy_of
+from perdure.langchain.calls import (
+    ModelCall,
+    Policy,
+    ToolCall,
+    ToolResult,
+    changes_only_state,
+    policy_by_hints,
+    policy_of,
+)
 
 
 class Durable(AgentMiddleware[Any, Any, Any]):
