@@ -23,12 +23,14 @@ GUIDES = {
     "inbox": "[approvals](../guides/approvals.md)",
     "answer": "[approvals](../guides/approvals.md)",
     "withdraw": "[approvals](../guides/approvals.md)",
+    "assign": "[approvals](../guides/approvals.md)",
     "link": "[approvals](../guides/approvals.md)",
     "signal": "[signals](../guides/signals.md)",
     "cancel": "[effects](../guides/effects.md#undo-effects-when-a-run-is-cancelled)",
     "effects": "[effects](../guides/effects.md)",
     "settle": "[effects](../guides/effects.md)",
     "schedules": "[schedules](../guides/schedules.md)",
+    "schedule": "[schedules](../guides/schedules.md)",
     "reflections": "[reflections](../guides/reflections.md)",
     "prune": "[privacy](../guides/privacy.md)",
     "erase": "[privacy](../guides/privacy.md)",
@@ -44,7 +46,7 @@ GUIDES = {
 """The guide of a command."""
 SELECTION = ["state", "graph", "thread_id", "metadata", "since", "until"]
 SELECTS = (
-    "`--state`, `--graph`, `--thread`, `--metadata` or `--label`, `--since` and `--until` select "
+    "`--state`, `--graph`, `--thread`, `--metadata`, `--since` and `--until` select "
     "runs, as in [`perdure runs`](#perdure-runs)."
 )
 _CODE = re.compile(r"(?<![\w-])(?:--[a-z][a-z-]*|PERDURE_[A-Z_]+|/[a-z]+(?:/[a-z]+)*)(?![\w-])")

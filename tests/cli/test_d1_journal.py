@@ -114,6 +114,7 @@ def test_every_command_works_on_a_journal_on_d1(
     assert "May I?" in command("inbox").done.out
 
     [question] = [one for one in command("inbox", "--json").json if one["needs"] == "answer"]
+    assert "to ana" in command("assign", question["id"], "ana").done.out
     assert "https://" in command("link", question["id"], "--to", "ana").done.out
     command("answer", question["id"], '"yes"', "--by", "ana").done  # noqa: B018
     assert "is open again" in command("withdraw", question["id"]).done.out
@@ -133,10 +134,14 @@ def test_every_command_works_on_a_journal_on_d1(
     for verb in ("pause", "resume", "cancel"):
         assert later in command(verb, later).done.out
     assert command("retry", later).code == 2  # cancelled: refused, and by name
-    line = ("--graph", "ask", "--cron", "0 9 * * *")
-    command("schedules", "--add", "daily", *line).done  # noqa: B018
+    line = ("ask", "--cron", "0 9 * * *")
+    command("schedule", "daily", *line).done  # noqa: B018
     assert "daily" in command("schedules").done.out
-    assert "removed" in command("schedules", "--remove", "daily").done.out
+    assert "is disabled" in command("enable-schedule", "daily", "--no-enabled").done.out
+    assert "removed" in command("unschedule", "daily").done.out
+    assert "comment" in command("comment", forked, "as it was").done.out
+    assert "score" in command("score", forked, "tone", "0.5").done.out
+    assert command("redeliver", "nothing").code == 2  # no such message
     assert command("reflections").done.err == ""
     assert command("check", "d1_agents:runtime").done.out
     assert forked in command("runs", "--json").done.out

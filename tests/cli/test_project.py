@@ -406,10 +406,10 @@ def test_a_graph_that_the_project_does_not_name_is_not_started(
     assert found is not None
     (tmp_path / ".perdure").mkdir()
     perdure.Client(found.url).setup()
-    daily = ["schedules", "--add", "daily", "--cron", "0 9 * * *", "--graph"]
-    for typed in (["start"], daily):
+    cron = ["--cron", "0 9 * * *"]
+    for typed in (["start", "agnet"], ["schedule", "daily", "agnet", *cron]):
         for place in ([], ["--at", "."]):
-            assert main([*typed, "agnet", *place]) == 2
+            assert main([*typed, *place]) == 2
             err = capsys.readouterr().err
             assert err == f"perdure: There is no graph 'agnet' in {file}; there is agent, other.\n"
     assert main(["start", "agent"]) == 0

@@ -285,7 +285,7 @@ def test_dev_serves_on_the_next_free_port_and_restarts_behind_it(
     project(folder)
     with command(sqlite_url, "serve", "agents:rt", "--port", "0") as other:
         taken = serves(other).rpartition(":")[2]
-        arguments = ("dev", "--config", "langgraph.json", "--port", taken, "--no-browser")
+        arguments = ("dev", "langgraph.json", "--port", taken, "--no-browser")
         with command(sqlite_url, *arguments) as running:
             running.says(f"port {taken} is taken; using")
             place = running.says(r"api +(http://\S+)")

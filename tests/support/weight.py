@@ -33,6 +33,12 @@ PUBLIC = re.compile(
     r"|stores|context_managed))?$"
 )
 RUNS = 10
+VERBS = {
+    *("pause", "resume", "cancel", "wake", "retry", "comment", "score", "signal", "erase", "prune"),
+    *("answer", "assign", "withdraw", "link", "settle", "redeliver", "drain"),
+    *("schedule", "enable_schedule", "unschedule"),
+}
+"""What people and programs change: one declaration of each is enough."""
 
 
 def code_lines(path: Path) -> int:
@@ -109,6 +115,49 @@ def imports_of_internals() -> Iterator[tuple[Path, str]]:
                         and not PUBLIC.match(name)
                     ):
                         yield path, name
+
+
+def declarations(paths: Iterable[Path]) -> Iterator[tuple[str, Path, int]]:
+    """Where the `VERBS` are declared: the verb itself, and each function (a plan, a method, a
+    command, a handler of a route) or body of a request that has its name and restates its
+    parameters."""
+    trees = {path: ast.parse(path.read_text()) for path in paths}
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    wanted = {
+        name: [one for one in _fields(node) if one != "on"]
+        for _, node in nodes
+        if (name := _verb_of(node)) in VERBS and name is not None
+    }
+    for path, node in nodes:
+        name = _verb_of(node) or re.sub(
+            "_?(body|form)$", "", str(getattr(node, "name", "")).lower()
+        )
+        if isinstance(node, ast.ClassDef) and name == node.name.lower():
+            continue  # a value
+        own, has = wanted.get(name.strip("_"), []), _fields(node)
+        if own and own[0] in has and len({*own} & {*has}) >= len(own) / 2:
+            yield name.strip("_"), path, getattr(node, "lineno", 0)
+
+
+def _verb_of(node: ast.AST) -> str | None:
+    """The name of the verb that a function declares."""
+    for one in getattr(node, "decorator_list", ()):
+        if isinstance(one, ast.Call) and getattr(one.func, "id", None) == "verb":
+            named = [ast.literal_eval(word.value) for word in one.keywords if word.arg == "name"]
+            return str(named[0] if named else getattr(node, "name", None))
+    return None
+
+
+def _fields(node: ast.AST) -> list[str]:
+    """The parameters of a function, or the fields of a class."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [one.arg for one in (*node.args.args, *node.args.kwonlyargs)]
+    body = node.body if isinstance(node, ast.ClassDef) else ()
+    return [
+        one.target.id
+        for one in body
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+    ]
 
 
 class Calls:
@@ -201,6 +250,7 @@ def measured() -> dict[str, float]:
         "lines of `src`": sum(len(path.read_text().splitlines()) for path in source),
         "files with fewer than 50 code lines": sum(0 < lines < 50 for lines in source.values()),
         "functions that only forward": forwards(source),
+        "declarations of 20 verbs": len(list(declarations(source))),
         "calls of our functions for a no-op run": calls,
         "files from `start` to the node": crossed,
         "tables": journal["tables"],

@@ -13,7 +13,8 @@ This file is the table of contents. Modules of commands are light to import; cli
 what else takes time is imported when a command is called, so that `--help` and listings answer at
 once. Only commands that drive graphs load LangGraph.
 
-    options         how a command declares what it takes; output prints, and has commands to paste
+    verb_commands   commands that are verbs; options: what a command takes, from types and docstring
+    output          how commands print, and commands to paste
     target          --at: the journal, Runtime or project that a command works on
     project         reads a langgraph.json; graph_loading imports its graphs
 
@@ -30,7 +31,8 @@ from typing import Any
 import click
 from click.exceptions import Exit
 
-from perdure.cli import control, d1, dev, inbox, journal, operate, runs, serving, testing
+from perdure.cli import d1, dev, inbox, journal, operate, runs, serving, testing
+from perdure.cli import verb_commands as verbs
 from perdure.cli.logs import guard_stderr
 from perdure.cli.options import command
 from perdure.cli.output import print_error
@@ -45,20 +47,26 @@ def _group(name: str, help: str, *functions: Any) -> click.Group:
 
 TOKENS = _group("tokens", "Tokens of the HTTP API.", operate.create, operate.list_, operate.revoke)
 D1 = _group("d1", "Set up and check a journal on Cloudflare D1.", d1.init, d1.doctor)
-DRIVE: Any = (testing.demo, dev.dev, serving.serve, serving.worker, serving.tick)
-INSPECT: Any = (runs.start, runs.runs, runs.show)
-PEOPLE: Any = (inbox.inbox, inbox.answer, inbox.withdraw, inbox.link, inbox.signal)
-CONTROL: Any = (control.pause, control.resume, control.wake, control.cancel, control.retry)
-EFFECTS: Any = (inbox.effects, inbox.settle, operate.schedules, operate.reflections)
-JOURNAL: Any = (journal.prune, journal.erase, journal.doctor, journal.migrate, journal.export)
+DRIVE: Any = (testing.demo, dev.dev, serving.serve, serving.worker, serving.tick, operate.workers)
+START: Any = (runs.start, runs.runs, runs.show)
+JOURNAL: Any = (journal.doctor, journal.migrate, journal.export, journal.import_)
 TEST: Any = (testing.check, testing.crashtest, testing.evaluate)
 SECTIONS: dict[str, list[click.Command]] = {
-    "Drive": [*map(command, (*DRIVE, operate.workers, operate.drain))],
-    "Start and inspect": [*map(command, INSPECT)],
-    "People and messages": [*map(command, PEOPLE)],
-    "Change the course of a run": [*map(command, (*CONTROL, control.fork))],
-    "Effects, schedules, memories": [*map(command, EFFECTS)],
-    "Look after a journal": [*map(command, (*JOURNAL, journal.import_))],
+    "Drive": [*map(command, DRIVE), verbs.DRAIN],
+    "Start and inspect": [*map(command, START)],
+    "People and messages": [
+        *(command(inbox.inbox), verbs.ANSWER, verbs.ASSIGN, verbs.WITHDRAW, verbs.LINK),
+        *(verbs.SIGNAL, verbs.REDELIVER),
+    ],
+    "Change the course of a run": [
+        *(verbs.PAUSE, verbs.RESUME, verbs.WAKE, verbs.CANCEL, verbs.RETRY, command(runs.fork)),
+        *(verbs.COMMENT, verbs.SCORE),
+    ],
+    "Effects, schedules, memories": [
+        *(command(inbox.effects), verbs.SETTLE, command(operate.schedules)),
+        *(verbs.SCHEDULE, verbs.ENABLE_SCHEDULE, verbs.UNSCHEDULE, command(operate.reflections)),
+    ],
+    "Look after a journal": [verbs.PRUNE, verbs.ERASE, *map(command, JOURNAL)],
     "Test an agent": [*map(command, TEST)],
     "Serve": [TOKENS],
     "Cloudflare": [D1],

@@ -18,14 +18,13 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from click.exceptions import Exit
 
-from perdure.cli.options import JSON, arg, flag, opt
+from perdure.cli.options import Lines, Parameter
 from perdure.cli.output import paint, print_json
-from perdure.cli.target import one_place
 from perdure.errors import BadArgument, Error
 from perdure.text import printable
 from perdure.views.formatting import age
@@ -49,16 +48,12 @@ blob of a row, in bytes."""
 
 
 def init(
-    folder: Path = arg("FOLDER", "Folder to write to; created if missing.", type=Path),
-    worker: str = opt("NAME", "Name of the Worker.", default="perdure"),
-    database: str = opt("NAME", "Name of the database.", default="perdure"),
-    tick_url: str = opt(
-        "URL",
-        "/cron/tick of your Python host. Without it the cron is idle.",
-        default="",
-        show_default=False,
-    ),
-    force: bool = flag("Overwrite files that differ."),
+    folder: Path,
+    *,
+    worker: Annotated[str, Parameter(metavar="NAME")] = "perdure",
+    database: Annotated[str, Parameter(metavar="NAME")] = "perdure",
+    tick_url: Annotated[str, Parameter(metavar="URL")] = "",
+    force: bool = False,
 ) -> None:
     """Write the Worker of a D1 journal.
 
@@ -67,6 +62,13 @@ def init(
     network. Run it again after you upgrade perdure: if there is a wrangler.jsonc, only worker.js is
     written, and the options concern nothing. A file that differs from what would be written is
     only overwritten with --force.
+
+    Args:
+        folder: Folder to write to; created if missing.
+        worker: Name of the Worker.
+        database: Name of the database.
+        tick_url: /cron/tick of your Python host. Without it the cron is idle.
+        force: Overwrite files that differ.
     """
     _check(worker, database, tick_url)
     config = _packaged(CONFIG).replace('"name": "perdure"', f'"name": "{worker}"')
@@ -145,9 +147,9 @@ On your Python host, with the address that `deploy` prints and the secret:
 
 
 def doctor(
-    url: str | None = arg("URL", "URL of the journal; PERDURE_URL by default.", required=False),
-    at: str | None = opt("URL", "The same as URL.", "--at", "-a"),
-    json: bool = JSON,
+    at: Annotated[str | None, Parameter("URL of the journal.", "URL", ("--at", "-a"))] = None,
+    *,
+    json: Lines = False,
 ) -> None:
     """Check a D1 database and its Worker.
 
@@ -164,7 +166,7 @@ def doctor(
     cron         the last tick of the Worker's cron; a failed one fails
     size         size of the database; over 9 GB fails
     """
-    place = one_place(url, at) or os.environ.get("PERDURE_URL", "")
+    place = at or os.environ.get("PERDURE_URL", "")
     if not place.lower().startswith("d1:"):
         raise BadArgument(
             "Which D1 database? Pass its URL, d1://:SECRET@host/, or set PERDURE_URL and "

@@ -21,24 +21,26 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 from click.exceptions import Exit
 
-from perdure.cli.options import arg, flag, opt, switch
+from perdure.cli.options import Parameter
 from perdure.cli.output import print_status
 from perdure.cli.project import URL, absolute_url, find_project
 from perdure.cli.serving import (
-    ALLOW_HOST,
-    CORS,
-    HOST,
-    INSECURE,
-    LOG_JSON,
     PORT,
-    UI,
+    AllowHost,
+    Concurrency,
+    Cors,
     DevOptions,
+    Grace,
+    Host,
+    Insecure,
+    LogJson,
+    Ui,
     import_server,
 )
-from perdure.cli.target import one_place
 from perdure.errors import BadArgument, Error
 
 Snapshot = dict[Path, tuple[int, int]]
@@ -53,44 +55,37 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dis
 
 
 def dev(
-    place: str | None = arg("FOLDER", "The project's folder, or one inside it.", required=False),
-    at: str | None = opt("FOLDER", "The same as FOLDER.", "--at", "-a", show_default="here"),
-    config: str | None = opt(
-        "FILE", "The langgraph.json, instead of its folder.", "--config", "-c"
-    ),
-    host: str = HOST,
-    port: int = opt("N", "Port to listen on. If it is taken, the next free one.", default=PORT),
-    reload: bool = switch("Restart when a file of the project changes.", "reload"),
-    concurrency: int = opt(
-        "N",
-        "Segments to drive at once.",
-        *("--concurrency", "--n-jobs-per-worker"),
-        default=50,
-    ),
-    grace: float = opt(
-        "SECONDS", "Time for running steps to finish before a restart.", default=10.0
-    ),
-    allow_host: tuple[str, ...] = ALLOW_HOST,
-    cors: tuple[str, ...] = CORS,
-    insecure: bool = INSECURE,
-    ui: bool = UI,
-    no_browser: bool = flag(
-        "Do not open the pages in a browser. Implied without a terminal.", "--no-browser"
-    ),
-    as_json: bool = LOG_JSON,
+    folder: Annotated[str, Parameter(metavar="FOLDER")] = ".",
+    *,
+    host: Host = "127.0.0.1",
+    port: int = PORT,
+    reload: bool = True,
+    concurrency: Concurrency = 50,
+    grace: Grace = 10.0,
+    allow_host: AllowHost = (),
+    cors: Cors = (),
+    insecure: Insecure = False,
+    ui: Ui = True,
+    browser: bool = True,
+    as_json: LogJson = False,
 ) -> None:
     """Drive and serve a LangGraph project while you write it.
 
     Serves LangGraph's Agent Server API, opens the inbox and the dashboard in a browser, and prints
     events as they happen. When a file changes it restarts, and runs continue with the new code.
     Without the packages of the extra `server` it only drives.
+
+    Args:
+        folder: The project's folder, one inside it, or its langgraph.json.
+        port: Port to listen on. If it is taken, the next free one.
+        reload: Restart when a file of the project changes.
+        browser: Open the pages in a browser. Without a terminal it never does.
     """
-    folder, here = Path(one_place(one_place(place, at), config) or "."), find_project()
-    project = find_project(folder)
+    here, project = find_project(), find_project(folder)
     if project is None:
         raise BadArgument(
-            f"There is no langgraph.json in {folder.absolute()} or above it. Run this in your "
-            "project, or drive a Runtime: perdure worker module:name."
+            f"There is no langgraph.json in {Path(folder).absolute()} or above it. Run this in "
+            "your project, or drive a Runtime: perdure worker module:name."
         )
     if os.environ.get(URL):
         os.environ[URL] = absolute_url(os.environ[URL], Path.cwd())
@@ -98,14 +93,14 @@ def dev(
     os.chdir(project.folder)
     options = DevOptions(
         file=str(project.file),
-        at="" if here is not None and here.file == project.file else str(folder),
+        at="" if here is not None and here.file == project.file else folder,
         concurrency=concurrency,
         grace=grace,
         as_json=as_json,
         host=host,
         socket=None if listening is None else listening.fileno(),
         settings={"hosts": allow_host, "cors": cors, "insecure": insecure, "ui": ui},
-        browser=ui and not no_browser and sys.stdout.isatty(),
+        browser=ui and browser and sys.stdout.isatty(),
     )
     if reload:
         raise Exit(Supervisor(options).run())

@@ -168,7 +168,7 @@ def _introduce(
         "graphs": graphs,
         "journal": rt.url,
         "worker": f"pid {os.getpid()}; you may kill it",
-        "start": f"perdure start {next(iter(project.graphs))} --input JSON{at_option(options.at)}",
+        "start": f"perdure start {next(iter(project.graphs))} JSON{at_option(options.at)}",
     }
     if options.socket is not None:
         facts["api"] = _address(options.socket)

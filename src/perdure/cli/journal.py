@@ -1,4 +1,4 @@
-"""Look after a journal: `prune`, `erase`, `doctor`, `migrate`, `export` and `import`."""
+"""Look after a journal: `doctor`, `migrate`, `export` and `import`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
-import click
 from click.exceptions import Exit
 
-from perdure.cli.options import (
-    AT,
-    COUNT,
-    DURATION,
-    IDS_HELP,
-    PLACE,
-    YES,
-    arg,
-    choice,
-    flag,
-    many,
-    opt,
-)
-from perdure.cli.output import confirm_or_abort, print_json
-from perdure.cli.target import check_graph, client_at, import_object, one_place
+from perdure.cli.options import At, Lines, Parameter, RunIds
+from perdure.cli.output import print_json
+from perdure.cli.target import check_graph, client_at, import_object
 from perdure.errors import BadArgument
 from perdure.text import json_text, printable, printable_lines
 from perdure.views.formatting import count
@@ -37,93 +23,11 @@ if TYPE_CHECKING:
     from perdure.thread_import import ImportedThread
     from perdure.types import Run
 
-ENDS = ("done", "failed", "cancelled")
-TABLES = ("runs", "events", "effects", "waits", "scores")
+File = Annotated[str | None, Parameter(metavar="FILE", names=("--output", "-o"))]
 PAGE = 200
 
 
-def prune(
-    older_than: timedelta | None = opt(
-        "30d",
-        "Delete runs that ended more than this long ago.",
-        type=DURATION,
-        show_default="the retention= of the Runtime; required for a URL",
-    ),
-    place: str | None = PLACE,
-    at: str | None = AT,
-    state: tuple[str, ...] = many(
-        "STATE",
-        "Only this state: done, failed or cancelled; repeatable.",
-        type=click.Choice(ENDS),
-        show_default="all three",
-    ),
-    limit: int | None = opt("N", "Delete at most N runs.", type=COUNT),
-    dry_run: bool = flag("Count them, and delete nothing."),
-    yes: bool = YES,
-) -> None:
-    """Delete old runs with their history.
-
-    A thread without runs loses its checkpoints. It asks first. Effects with a business key are
-    kept: they still prevent a second call.
-    """
-    states = state or ENDS
-    with client_at(one_place(place, at)) as client:
-        ages = {}
-        if older_than is not None:
-            ages = dict.fromkeys(states, older_than)
-        else:
-            policy = getattr(client, "retention", None)
-            if policy is None:
-                raise BadArgument(
-                    "How old? Give --older-than 30d, or the place of a runtime that has retention=."
-                )
-            ages = {str(one): age for one, age in policy.ages.items() if one in states}
-
-        def apply(*, dry_run: bool) -> int:
-            deleted = 0
-            for one, age in ages.items():
-                left = None if limit is None else limit - deleted
-                if left != 0:
-                    deleted += client.blocking.prune(
-                        older_than=age, states=[one], limit=left, dry_run=dry_run
-                    )
-            return deleted
-
-        found = apply(dry_run=True)
-        if dry_run:
-            print(f"{count(found, 'run')} would be deleted.")
-            return
-        if found:
-            confirm_or_abort(f"Delete {count(found, 'run')}?", yes=yes)
-        deleted = apply(dry_run=False) if found else 0
-    print(f"{count(deleted, 'run')} deleted.")
-
-
-def erase(
-    thread: str = arg("THREAD", "Id of the thread."), at: str | None = AT, yes: bool = YES
-) -> None:
-    """Delete every row of a thread.
-
-    It asks first, and prints how many rows it deleted from each table. On SQLite it then rewrites
-    the file, so that the deleted bytes are gone. A thread with an unfinished run is refused: cancel
-    the run first.
-    """
-    with client_at(at) as client:
-        confirm_or_abort(f"Erase thread {printable(thread)!r} for good?", yes=yes)
-        deleted = client.blocking.erase(thread)
-        scrubbed = client.blocking.scrub()
-    for table, rows in deleted.items():
-        print(f"{rows:>8}  {table}")
-    print(f"{count(sum(deleted.values()), 'row')} deleted.")
-    if not scrubbed:
-        print("The database frees the deleted rows itself; its backups keep them.")
-
-
-def doctor(
-    place: str | None = PLACE,
-    at: str | None = AT,
-    json: bool = flag("Print one JSON object per finding."),
-) -> None:
+def doctor(at: At = None, *, json: Lines = False) -> None:
     """Check the invariants of a journal.
 
     Reads one snapshot of every run while others use the journal, so it takes a while on a large
@@ -134,7 +38,7 @@ def doctor(
     report it. One exception: perdure 0.1 could leave a run held after its last effect was settled;
     `perdure retry RUN` lets it continue.
     """
-    with client_at(one_place(place, at)) as client:
+    with client_at(at) as client:
         diagnosis = client.blocking.doctor()
     for finding in diagnosis.findings:
         if json:
@@ -154,16 +58,15 @@ def doctor(
         raise Exit(1)
 
 
-def migrate(
-    place: str | None = PLACE,
-    at: str | None = AT,
-    check: bool = flag("Change nothing. Exits with 1 if a migration is needed."),
-) -> None:
+def migrate(at: At = None, *, check: bool = False) -> None:
     """Create a journal, or migrate its schema.
 
     A worker does the same when it starts.
+
+    Args:
+        check: Change nothing. Exits with 1 if a migration is needed.
     """
-    client = client_at(one_place(place, at), create=True)
+    client = client_at(at, create=True)
     found, newest = client.schema_version(), client.newest_schema()
     if check and found is None:
         print("There is no journal yet; `perdure migrate` makes it.")
@@ -184,12 +87,11 @@ def migrate(
 
 
 def export(
-    run: tuple[str, ...] = arg("RUN", IDS_HELP, nargs=-1),
-    at: str | None = AT,
-    what: str | None = choice("Write one line for each of these.", TABLES),
-    output: str | None = opt(
-        "FILE", "Write to this file.", "--output", "-o", show_default="stdout"
-    ),
+    run: RunIds = (),
+    *,
+    at: At = None,
+    what: Literal["runs", "events", "effects", "waits", "scores"] | None = None,
+    output: File = None,
     **filters: Any,
 ) -> None:
     """Write runs with all their records as JSON Lines.
@@ -197,6 +99,10 @@ def export(
     The newest run comes first. Each line is an object with `run` and its output, `events`, `waits`,
     `effects`, `scores` and `children`. With --what, each line is one run, event, effect, wait or
     score.
+
+    Args:
+        what: Write one line for each of these.
+        output: Write to this file; by default to stdout.
     """
     if run and any(filters.values()):
         raise BadArgument("Name runs, or select them with options; not both.")
@@ -251,24 +157,24 @@ def _output_file(path: str | None) -> Iterator[BinaryIO]:
 
 
 def import_(
-    source: str = arg(
-        "SOURCE", "The file of a SqliteSaver, or the postgresql:// URL of a PostgresSaver."
-    ),
-    at: str | None = AT,
-    thread: tuple[str, ...] = many("ID", "Import only this thread; repeatable."),
-    allow: tuple[str, ...] = many(
-        "MODULE:CLASS",
-        "Your own type that the states contain; repeatable. A Runtime in --at allows those of its "
-        "graphs.",
-    ),
-    start: str | None = opt(
-        "GRAPH", "Start a run of GRAPH for each thread that waits for an answer, once."
-    ),
+    source: str,
+    *,
+    at: At = None,
+    thread: tuple[str, ...] = (),
+    allow: Annotated[tuple[str, ...], Parameter(metavar="MODULE:CLASS")] = (),
+    start: Annotated[str | None, Parameter(metavar="GRAPH")] = None,
 ) -> None:
     """Copy threads from one of LangGraph's checkpointers.
 
     You can run it again at any time: nothing is stored twice. A missing journal is
     created. It lists the threads that it could not import, with the reason, and then exits with 1.
+
+    Args:
+        source: The file of a SqliteSaver, or the postgresql:// URL of a PostgresSaver.
+        thread: Import only this thread; repeatable.
+        allow: Your own type that the states contain; repeatable. A Runtime in --at allows those of
+            its graphs.
+        start: Start a run of GRAPH for each thread that waits for an answer, once.
     """
     from perdure.thread_import import import_threads
 

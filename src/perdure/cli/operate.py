@@ -7,23 +7,9 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from perdure.cli.options import (
-    AT,
-    BY,
-    DURATION,
-    JSON,
-    JSON_VALUE,
-    LIMIT,
-    PLACE,
-    Json,
-    actor,
-    arg,
-    choice,
-    many,
-    opt,
-)
+from perdure.cli.options import At, Limit, Lines, Parameter, actor
 from perdure.cli.output import (
     at_option,
     format_table,
@@ -33,10 +19,10 @@ from perdure.cli.output import (
     print_all,
     print_json,
 )
-from perdure.cli.target import check_graph, client_at, find_id, one_place
+from perdure.cli.target import client_at, find_id
 from perdure.commands import reflections as reflection_plans
 from perdure.commands import tokens
-from perdure.errors import BadArgument, NotFound
+from perdure.errors import BadArgument
 from perdure.text import printable
 from perdure.times import utc_time
 from perdure.types import Schedule, State, WorkerInfo
@@ -46,19 +32,20 @@ if TYPE_CHECKING:
     from perdure.commands.reflections import Pending
 
 PAGE = 200
+ReflectionId = Annotated[str | None, Parameter(metavar="ID")]
 
 
 # -- workers
 
 
-def workers(place: str | None = PLACE, at: str | None = AT, json: bool = JSON) -> None:
+def workers(at: At = None, *, json: Lines = False) -> None:
     """List the processes that drive runs.
 
     Shows how many runs each drives, its concurrency, its start and its graphs. A worker sends a
     heartbeat every ten seconds (every thirty on D1), and is silent after three missed ones. A tick,
     or the caller of a bound graph, is listed while it drives something.
     """
-    with client_at(one_place(place, at)) as client:
+    with client_at(at) as client:
         found, now = client.blocking.workers(), client.blocking.now()
 
     def show(found: Sequence[WorkerInfo]) -> None:
@@ -78,85 +65,17 @@ def _worker_row(one: WorkerInfo, now: datetime) -> tuple[str, ...]:
     return printable(f"{one.host}:{one.pid}"), state, drives, started, graphs
 
 
-def drain(
-    worker: str = arg(
-        "WORKER", "From `perdure workers`: host:pid, the pid, or the beginning of the id."
-    ),
-    at: str | None = AT,
-    by: str | None = BY,
-) -> None:
-    """Ask a worker to stop, as SIGTERM does.
-
-    It claims nothing more, stops each run at its next step, gives its runs back and exits. A worker
-    inside `perdure serve` stops, and the server keeps running. The worker sees the request within
-    seconds.
-    """
-    with client_at(at) as client:
-        matching = [
-            one
-            for one in client.blocking.workers()
-            if one.started_at is not None
-            and (one.id.startswith(worker) or worker in (f"{one.host}:{one.pid}", str(one.pid)))
-        ]
-        if not matching:
-            raise NotFound("worker", worker)
-        if len(matching) > 1:
-            names = ", ".join(one.id for one in matching)
-            raise BadArgument(f"{worker} matches several workers: {names}. Pass the whole id.")
-        [found] = matching
-        client.blocking.drain(found.id, by=actor(by))
-    print(f"{printable(found.id)} was asked to drain; it drives {count(found.driven, 'run')}.")
-
-
 # -- schedules
 
 
-def schedules(
-    place: str | None = PLACE,
-    at: str | None = AT,
-    add: str | None = opt("NAME", "Add or change the schedule of this name."),
-    graph: str | None = opt("NAME", "With --add: graph that it starts."),
-    cron: str | None = opt("LINE", 'With --add: cron expression, such as "0 9 * * 1-5".'),
-    timezone: str = opt("ZONE", "With --add: time zone of the cron expression.", default="UTC"),
-    input: Any = opt(JSON_VALUE, "With --add: input of its runs.", type=Json()),
-    remove: str | None = opt("NAME", "Remove this schedule. Its runs are kept."),
-    disable: str | None = opt("NAME", "Disable this schedule: it starts no runs until enabled."),
-    enable: str | None = opt("NAME", "Enable this schedule. Missed runs are not started."),
-    json: bool = JSON,
-) -> None:
-    """List schedules; add, disable, enable or remove one.
+def schedules(at: At = None, *, json: Lines = False) -> None:
+    """List schedules, with the time of their next run.
 
-    --add needs --graph and --cron. Adding a schedule creates a missing journal.
+    `schedule`, `enable-schedule` and `unschedule` change them.
     """
-    if sum(map(bool, (add, remove, disable, enable))) > 1:
-        raise BadArgument("Pass one of --add, --remove, --disable and --enable.")
-    if not add and (graph or cron or input):
-        raise BadArgument("--graph, --cron and --input need --add NAME.")
-    at = one_place(place, at)
-    with client_at(at, create=bool(add)) as client:
-        ask = client.blocking
-        if remove:
-            ask.unschedule(remove)
-            print(f"{remove} is removed.")
-        elif disable:
-            ask.enable_schedule(disable, enabled=False)
-            print(f"{disable} is disabled.")
-        elif enable:
-            one = ask.enable_schedule(enable)
-            print(f"{enable} starts {printable(one.graph)} next at {utc_time(one.next_at)}.")
-        elif add:
-            if not graph or not cron:
-                raise BadArgument(
-                    '--add needs --graph NAME and --cron LINE, such as "0 9 * * 1-5".'
-                )
-            check_graph(at, graph)
-            one = ask.schedule(add, graph, cron=cron, timezone=timezone, input=input)
-            if json:
-                print_json(one)
-            else:
-                print(f"{add} starts {graph} next at {utc_time(one.next_at)}.")
-        else:
-            print_all(ask.schedules(), _print_schedules, json=json, none="There is no schedule.")
+    with client_at(at) as client:
+        found = client.blocking.schedules()
+    print_all(found, _print_schedules, json=json, none="There is no schedule.")
 
 
 def _print_schedules(found: Sequence[Schedule]) -> None:
@@ -181,22 +100,28 @@ def _print_schedules(found: Sequence[Schedule]) -> None:
 
 
 def reflections(
-    place: str | None = PLACE,
-    at: str | None = AT,
-    executor: str | None = opt("NAME", "Only reflections of this executor."),
-    state: str | None = choice("Only this state.", ("pending", "waiting", "running", "held")),
-    limit: int = LIMIT,
-    json: bool = JSON,
-    retry: str | None = opt("ID", "Retry this held reflection."),
-    cancel: str | None = opt("ID", "Cancel this reflection. It then writes nothing."),
+    at: At = None,
+    *,
+    executor: str | None = None,
+    state: Literal["pending", "waiting", "running", "held"] | None = None,
+    limit: Limit = 100,
+    json: Lines = False,
+    retry: ReflectionId = None,
+    cancel: ReflectionId = None,
 ) -> None:
     """List unfinished reflections; retry or cancel one.
 
     Reflections are the memory work of LangMem executors. They are listed oldest first.
+
+    Args:
+        executor: Only reflections of this executor.
+        state: Only this state.
+        retry: Retry this held reflection.
+        cancel: Cancel this reflection. It then writes nothing.
     """
     if retry and cancel:
         raise BadArgument("Pass one of --retry and --cancel, not both.")
-    at, by = one_place(place, at), actor(os.environ.get("USER"))
+    by = actor(os.environ.get("USER"))
     with client_at(at) as client:
         journal, on = client.journal, client.engine
         if retry:
@@ -240,24 +165,24 @@ def _print_reflections(found: Sequence[Pending], at: str | None) -> None:
 
 # -- tokens
 
-TOKEN_NAME = arg("NAME", "A name, such as the program that uses it.")
-
 
 def create(
-    name: str = TOKEN_NAME,
-    at: str | None = AT,
-    scope: tuple[str, ...] = many(
-        "SCOPE", "What it may do: read, start, answer or admin; at least one, repeatable."
-    ),
-    expires: timedelta | None = opt(
-        "90d", "How long it is valid.", type=DURATION, show_default="forever"
-    ),
-    json: bool = JSON,
+    name: str,
+    *,
+    at: At = None,
+    scope: tuple[str, ...] = (),
+    expires: timedelta | None = None,
+    json: Lines = False,
 ) -> None:
     """Create a token and print it.
 
     It cannot be shown again: the journal stores only its hash. The name of a revoked token can be
     used again. A missing journal is created.
+
+    Args:
+        name: A name, such as the program that uses it.
+        scope: What it may do: read, start, answer or admin; at least one, repeatable.
+        expires: How long it is valid; by default forever.
     """
     with client_at(at, create=True) as client:
         token = client.journal.run(tokens.create(client.engine, name, scope, expires=expires))
@@ -276,7 +201,7 @@ def create(
         print(token)
 
 
-def list_(at: str | None = AT, json: bool = JSON) -> None:
+def list_(*, at: At = None, json: Lines = False) -> None:
     """List tokens, including revoked ones.
 
     Shows name, scopes, and when each was created, expires and was last used.
@@ -297,10 +222,13 @@ def list_(at: str | None = AT, json: bool = JSON) -> None:
     print_all(found, show, json=json, none=none)
 
 
-def revoke(name: str = TOKEN_NAME, at: str | None = AT) -> None:
+def revoke(name: str, *, at: At = None) -> None:
     """Revoke a token.
 
     Servers refuse it within three seconds.
+
+    Args:
+        name: Its name.
     """
     with client_at(at) as client:
         client.journal.run(tokens.revoke(client.engine, name))

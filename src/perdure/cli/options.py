@@ -1,126 +1,40 @@
-"""How commands declare what they take, the values they read, and the options that several share.
+"""What a command takes, read from a function or a verb: its types, defaults, and docstring.
 
-A command is a function. The default of each parameter declares an argument (`arg`), an option
-(`opt`) or a flag; `**filters` stands for the options that select runs, named as `Client.runs` has
-them. `command` makes the command of it.
+A parameter before the `*` is an argument, one after it an option; its type says how it is read, and
+the `Args` of the docstring say what it is for. `Annotated[type, Parameter(...)]` says what neither
+can. A positional `at` may be named by an argument too. `**filters` stands for the options that
+select runs, named as `Client.runs` has them.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
+import operator
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
 from perdure.errors import BadArgument
 from perdure.types import Actor, State
+from perdure.views.formatting import duration, hide_in_url
 
-ABSENT: Any = object()
-"""In place of a value that was not given, where null is one."""
 SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([wdhms])")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 
 
-class Declared(NamedTuple):
-    """An argument or option, in the place of a parameter's default."""
-
-    kind: type[click.Parameter]
-    names: tuple[str, ...]
-    settings: dict[str, Any]
-
-    def named(self, name: str) -> click.Parameter:
-        names = self.names
-        if self.kind is click.Option:
-            names = (name, *(names or (f"--{name.replace('_', '-')}",)))
-        return self.kind(names or (name,), **self.settings)
-
-
-def arg(metavar: str, help: str, **settings: Any) -> Any:
-    """An argument. `nargs=-1` takes any number of them."""
-    settings = {"nargs": 1, **settings}
-    settings = {"required": settings["nargs"] == 1, **settings}
-    metavar += "..." if settings["nargs"] == -1 else ""
-    metavar = metavar if settings["required"] else f"[{metavar}]"
-    return Declared(click.Argument, (), {"metavar": metavar, "help": help, **settings})
-
-
-def opt(metavar: str, help: str, *names: str, **settings: Any) -> Any:
-    """An option with a value; without names it is called as its parameter is."""
-    settings = {"metavar": metavar, "help": help, "show_default": True, **settings}
-    return Declared(click.Option, names, settings)
-
-
-def many(metavar: str, help: str, *names: str, **settings: Any) -> Any:
-    """A repeatable option: a tuple, which may be empty."""
-    return opt(metavar, help, *names, multiple=True, **settings)
-
-
-def choice(help: str, choices: Iterable[str], **settings: Any) -> Any:
-    """An option with one of a few values."""
-    return opt("|".join(choices), help, type=click.Choice([*choices]), **settings)
-
-
-def flag(help: str, *names: str, default: bool = False) -> Any:
-    return Declared(click.Option, names, {"help": help, "is_flag": True, "default": default})
-
-
-def switch(help: str, name: str) -> Any:
-    """A flag that is on, and has a second name that turns it off."""
-    settings = {"help": help, "default": True, "show_default": True}
-    return Declared(click.Option, (f"--{name}/--no-{name}",), settings)
-
-
-def command(function: Callable[..., Any]) -> click.Command:
-    """The command of a function. Its docstring is the help."""
-    params = []
-    for name, one in inspect.signature(function).parameters.items():
-        if one.kind is one.VAR_KEYWORD:
-            params += [declared.named(key) for key, declared in SELECTION.items()]
-        else:
-            params.append(one.default.named(name))
-    name = function.__name__.rstrip("_")
-    return click.Command(name, callback=function, params=params, help=function.__doc__)
-
-
 # -- values
-
-
-class Json(click.ParamType[Any]):
-    """JSON as it is, from the file behind an @, or from stdin for a -. `label` names it in errors,
-    and `hint` ends them, with the text as a JSON string where it has {}."""
-
-    name = "json"
-
-    def __init__(self, label: str = "", hint: str = "") -> None:
-        self.label, self.hint = label, hint
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value  # the default
-        label = self.label or _option(param)
-        try:
-            if value == "-":
-                return json.loads(sys.stdin.read())
-            if value.startswith("@"):
-                return json.loads(Path(value[1:]).read_text(encoding="utf-8"))
-            return json.loads(value)
-        except OSError as error:
-            raise BadArgument(f"{label} {value}: {error.strerror or error}.") from error
-        except (ValueError, RecursionError) as error:
-            name = f"{label} " if label.startswith("--") else ""
-            hint = self.hint.format(shlex.quote(json.dumps(value)))
-            raise BadArgument(
-                f"{label} {value} is not JSON: {error}. Quote names and texts inside it, and all "
-                f"of it for the shell: {name}'{{\"contact\": 7}}'.{hint}"
-            ) from error
 
 
 class Value(click.ParamType[Any]):
@@ -130,13 +44,36 @@ class Value(click.ParamType[Any]):
         self.name, self._read = read.__name__, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return self._read(_option(param), value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value  # the default
+        name = "value" if param is None else param.opts[0]
+        return self._read(name if isinstance(param, click.Option) else f"The {name}", value)
 
 
-def _option(param: click.Parameter | None) -> str:
-    """An option as an error names it, with its other name: --metadata (--label)."""
-    first, *others = param.opts if param else ("The value",)
-    return f"{first} ({', '.join(others)})" if others else first
+def parse_json(option: str, text: str) -> Any:
+    """JSON as it is, from the file behind an @, or from stdin for a -."""
+    try:
+        if text == "-":
+            return json.loads(sys.stdin.read())
+        if text.startswith("@"):
+            return json.loads(Path(text[1:]).read_text(encoding="utf-8"))
+        return json.loads(text)
+    except OSError as error:
+        raise BadArgument(f"{option} {text}: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
+        name = f"{option} " if option.startswith("--") else ""
+        raise BadArgument(
+            f"{option} {text} is not JSON: {error}. Quote names and texts inside it, and all of it "
+            f"for the shell: {name}'{{\"contact\": 7}}'. A text is {shlex.quote(json.dumps(text))}."
+        ) from error
+
+
+def parse_scalar(option: str, text: str) -> Any:
+    """A number, true or false; anything else is a text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def parse_pair(option: str, text: str) -> tuple[str, Any]:
@@ -144,10 +81,7 @@ def parse_pair(option: str, text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not key or not sign:
         raise BadArgument(f"{option} {text!r} is not a pair: write key=value.")
-    try:
-        return key, json.loads(value)
-    except (ValueError, RecursionError):
-        return key, value
+    return key, parse_scalar(option, value)
 
 
 def parse_duration(option: str, text: str) -> timedelta:
@@ -190,62 +124,221 @@ def parse_count(option: str, text: str) -> int:
     return int(text)
 
 
-DURATION, DELAY, PAST = Value(parse_duration), Value(parse_delay), Value(parse_past)
-PAIR, COUNT = Value(parse_pair), Value(parse_count)
-
-
 def actor(name: str | None) -> Actor:
     """Who runs the command, for the record."""
     return Actor(name or "", via="command line")
 
 
-# -- shared options
+# -- what parameters have in common
 
+
+@dataclass(frozen=True)
+class Parameter:
+    """What the type of a parameter does not say."""
+
+    help: str | None = None
+    metavar: str | None = None
+    names: tuple[str, ...] = ()
+    """Of an option; by default that of the parameter."""
+    read: Callable[[str, str], Any] | None = None
+    more: Mapping[str, Any] | None = None
+    """Settings of click."""
+
+
+TYPES: dict[Any, tuple[str, Any]] = {
+    Any: ("JSON|@FILE|-", Value(parse_json)),
+    Mapping[str, Any]: ("JSON|@FILE|-", Value(parse_json)),
+    timedelta: ("DURATION", Value(parse_duration)),
+    timedelta | datetime: ("DURATION|TIME", Value(parse_delay)),
+    datetime: ("DURATION|TIME", Value(parse_past)),
+    float | str: ("VALUE", Value(parse_scalar)),
+    int: ("N", int),
+    float: ("SECONDS", float),
+    Path: ("", Path),
+    str: ("", str),
+}
+"""How values of a type are called and read."""
 ID_HELP = "Id, or at least its first 4 characters."
 IDS_HELP = "Ids, or at least the first 4 characters of each."
 
-AT = opt(
-    "PLACE",
-    "The journal: a URL, module:name of a Runtime, or a folder with a langgraph.json. An encrypted "
-    "journal, or one with types of your own, needs the Runtime.",
-    *("--at", "-a"),
-    show_default="PERDURE_URL, or the project here",
-)
-RUNTIME_AT = opt(
-    "PLACE",
-    "The Runtime, as module:name, or a folder with a langgraph.json.",
-    *("--at", "-a"),
-    show_default="PERDURE_URL if it names a Runtime, or the project here",
-)
-PLACE = arg("PLACE", "The same as --at.", required=False)
-BY = opt("NAME", "Your name, for the record.", envvar="USER", show_envvar=True)
-REASON = opt("TEXT", "Why, for the record.")
-JSON = flag("Print one JSON object per line.", "--json")
-LIMIT = opt("N", "List at most N.", default=100, type=COUNT)
-THREAD = opt("ID", "Only this thread.")
-YES = flag("Do not ask. Required without a terminal.", "--yes", "-y")
-DRY_RUN = flag("List them, and change nothing.")
-METADATA = ("--metadata", "--label")
-JSON_VALUE = "JSON|@FILE|-"
+At = Annotated[
+    str | None,
+    Parameter(
+        "The journal: a URL, module:name of a Runtime, or a folder with a langgraph.json. An "
+        "encrypted journal, or one with types of your own, needs the Runtime.",
+        "PLACE",
+        ("--at", "-a"),
+        more={"show_default": "PERDURE_URL, or the project here"},
+    ),
+]
+RuntimeAt = Annotated[
+    str | None,
+    Parameter(
+        "The Runtime, as module:name, or a folder with a langgraph.json.",
+        "PLACE",
+        ("--at", "-a"),
+        more={"show_default": "PERDURE_URL if it names a Runtime, or the project here"},
+    ),
+]
+By = Annotated[
+    str | None,
+    Parameter("Your name, for the record.", "NAME", more={"envvar": "USER", "show_envvar": True}),
+]
+Count = Annotated[int, Parameter(read=parse_count)]
+Limit = Annotated[int, Parameter("List at most N.", read=parse_count)]
+Pairs = Annotated[
+    tuple[tuple[str, Any], ...],
+    Parameter(
+        metavar="KEY=VALUE",
+        read=parse_pair,
+        more={"callback": lambda ctx, param, pairs: dict(pairs)},
+    ),
+]
+"""A repeatable option. The command gets a dict."""
+States = Annotated[
+    tuple[State, ...],
+    Parameter(metavar="STATE", more={"callback": lambda ctx, param, found: [*found] or None}),
+]
+Lines = Annotated[bool, Parameter("Print one JSON object per line.")]
+RunId = Annotated[str, Parameter(ID_HELP)]
+RunIds = Annotated[tuple[str, ...], Parameter(IDS_HELP)]
+WaitId = Annotated[str, Parameter(f"From `perdure inbox`. {ID_HELP}")]
+OfThread = Annotated[str | None, Parameter("Only this thread.", "ID")]
+Yes = Annotated[bool, Parameter("Do not ask. Required without a terminal.", names=("--yes", "-y"))]
+DryRun = Annotated[bool, Parameter("List them, and change nothing.")]
 
-SELECTION = {
-    "state": many(
-        "STATE",
-        "Only runs in this state; repeatable.",
-        type=click.Choice([*map(str, State)]),
-        callback=lambda ctx, param, states: [*states] or None,
-    ),
-    "graph": opt("NAME", "Only runs of this graph."),
-    "thread_id": opt("ID", "Only this thread.", "--thread"),
-    "metadata": many(
-        "KEY=VALUE",
-        "Only runs with this metadata or label; repeatable. The value is JSON, or else plain text. "
-        "SQL cannot search metadata, so runs are read one by one.",
-        *METADATA,
-        type=PAIR,
-        callback=lambda ctx, param, pairs: dict(pairs),
-    ),
-    "since": opt("3d|TIME", "Only runs accepted since then: a time, or how long ago.", type=PAST),
-    "until": opt("3d|TIME", "Only runs accepted before then: a time, or how long ago.", type=PAST),
-}
-"""The options that select runs."""
+
+def selection(
+    *,
+    state: States = (),
+    graph: str | None = None,
+    thread_id: OfThread = None,
+    metadata: Pairs = (),
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> None:
+    """The options that select runs.
+
+    Args:
+        state: Only runs in this state; repeatable.
+        graph: Only runs of this graph.
+        metadata: Only runs with this metadata; repeatable. The value is JSON, or else plain text.
+            SQL cannot search metadata, so runs are read one by one.
+        since: Only runs accepted since then: a time, or how long ago.
+        until: Only runs accepted before then: a time, or how long ago.
+    """
+
+
+# -- commands
+
+
+def command(function: Callable[..., Any]) -> click.Command:
+    """The command of a function."""
+    types, explained = get_type_hints(function, include_extras=True), helps(function.__doc__)
+    params: list[click.Parameter] = []
+    accepts_place = False
+    for one in inspect.signature(function).parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            params += selecting()
+            continue
+        params.append(parameter(one, types[one.name], explained.get(one.name)))
+        accepts_place |= one.name == "at" and one.kind is one.POSITIONAL_OR_KEYWORD
+    callback = function
+    if accepts_place:
+        help = "The same as --at."
+        params.insert(0, click.Argument(["place"], required=False, metavar="[PLACE]", help=help))
+
+        def callback(place: str | None, at: str | None, **values: Any) -> Any:
+            if place is not None and at is not None:
+                raise BadArgument(hide_in_url(f"Name one place: {place}, or --at {at}; not both."))
+            return function(place if at is None else at, **values)
+
+    return build(function.__name__.rstrip("_"), callback, params, function.__doc__)
+
+
+def build(
+    name: str, callback: Any, params: list[click.Parameter], doc: str | None
+) -> click.Command:
+    """A command, whose help is what a docstring says above its first section and examples."""
+    text = re.split(r"\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(doc or ""))[0]
+    paragraphs = [one.rstrip() for one in text.split("\n\n") if not one.startswith("    ")]
+    short = " ".join(paragraphs[0].split())
+    if len(short) > LONGEST_SUMMARY:
+        short = f"{re.split(r'[.,:;](?= )', short)[0].rstrip('.')}."
+    return click.Command(
+        name, callback=callback, params=params, help="\n\n".join(paragraphs), short_help=short
+    )
+
+
+LONGEST_SUMMARY = 60
+
+
+def selecting() -> list[click.Parameter]:
+    """The options that select runs."""
+    types, explained = get_type_hints(selection, include_extras=True), helps(selection.__doc__)
+    return [
+        parameter(one, types[one.name], explained.get(one.name))
+        for one in inspect.signature(selection).parameters.values()
+    ]
+
+
+def helps(doc: str | None) -> dict[str, str]:
+    """What the `Args` of a docstring say about each parameter."""
+    _, _, section = inspect.cleandoc(doc or "").partition("\nArgs:\n")
+    lines = re.split(r"\n(?=\S)", section)[0]
+    found = re.findall(r"(?m)^    (\w+): (.*(?:\n {8}.*)*)", lines)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def parameter(one: inspect.Parameter, kind: Any, help: str | None = None) -> click.Parameter:
+    """The argument or option of a parameter of this type."""
+    extra = Parameter()
+    if get_origin(kind) is Annotated:
+        kind, extra = get_args(kind)
+    parts = [part for part in get_args(kind) if part is not NoneType]
+    is_optional = NoneType in get_args(kind)
+    if is_optional:
+        kind = functools.reduce(operator.or_, parts)
+    name = one.name.removesuffix("_id").removesuffix("s" if get_origin(kind) is Iterable else "")
+    is_many = get_origin(kind) in (tuple, Iterable)
+    if is_many:
+        kind = get_args(kind)[0]
+    metavar, reader = _reading(kind)
+    has_default = one.default is not one.empty
+    settings: dict[str, Any] = {"help": extra.help or help, **(extra.more or {})}
+    settings["type"] = reader if extra.read is None else Value(extra.read)
+    metavar = extra.metavar or metavar or name.upper()
+    if one.kind is not one.KEYWORD_ONLY and one.name != "at":
+        settings["nargs"] = -1 if is_many else 1
+        settings |= {"default": one.default} if has_default and not is_many else {}
+        required = not has_default and not is_optional
+        metavar += "..." if is_many else ""
+        settings["metavar"] = metavar if required else f"[{metavar}]"
+        return click.Argument([one.name], required=required, **settings)
+    option = f"--{name.replace('_', '-')}"
+    is_said = not one.default or "default" in (settings["help"] or "")
+    settings = {"show_default": not is_said, "metavar": metavar, **settings}
+    if kind is bool:
+        del settings["metavar"], settings["type"]
+        settings["show_default"] = bool(one.default)
+        names = extra.names or (f"{option}/--no-{option[2:]}" if one.default else option,)
+        return click.Option([one.name, *names], is_flag=True, default=one.default, **settings)
+    if is_many:
+        settings |= {"multiple": True, "show_default": False}
+    elif has_default:
+        settings["default"] = one.default
+    if isinstance(one.default, timedelta) and not is_said:
+        settings["show_default"] = duration(one.default)
+    settings["required"] = not has_default
+    return click.Option([one.name, *(extra.names or (option,))], **settings)
+
+
+def _reading(kind: Any) -> tuple[str, Any]:
+    """What a value of a type is called, and how it is read."""
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind)), click.Choice(get_args(kind))
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    for part in parts:
+        if inspect.isclass(part) and issubclass(part, StrEnum):
+            return "", click.Choice([*map(str, part)])
+    return TYPES.get(kind, ("", str))

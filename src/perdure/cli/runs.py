@@ -1,4 +1,4 @@
-"""`perdure start`, `runs` and `show`: start a run, list them, look at one."""
+"""`perdure start`, `fork`, `runs` and `show`: start a run, list them, look at one."""
 
 from __future__ import annotations
 
@@ -7,28 +7,12 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from click.exceptions import Exit
 
 from perdure.cli.journal import selected
-from perdure.cli.options import (
-    AT,
-    COUNT,
-    DELAY,
-    ID_HELP,
-    JSON,
-    JSON_VALUE,
-    METADATA,
-    PAIR,
-    PLACE,
-    Json,
-    arg,
-    choice,
-    flag,
-    many,
-    opt,
-)
+from perdure.cli.options import ID_HELP, At, Limit, Lines, Pairs, Parameter, RunId, RuntimeAt
 from perdure.cli.output import (
     STATE_STYLES,
     command_for,
@@ -41,7 +25,7 @@ from perdure.cli.output import (
     truncate,
 )
 from perdure.cli.run_page import print_event, print_report
-from perdure.cli.target import check_graph, client_at, one_place, project_of
+from perdure.cli.target import check_graph, client_at, project_of, runtime_at
 from perdure.commands import run_search, workers
 from perdure.errors import BadArgument, NotFound
 from perdure.text import printable
@@ -62,44 +46,21 @@ POLL_INTERVAL = 0.2
 
 
 def start(
-    graph: str = arg("GRAPH", "Name of the graph."),
-    value: Any = arg(
-        JSON_VALUE, "Input of the run.", required=False, default=None, type=Json("The input")
-    ),
-    at: str | None = AT,
-    input: Any = opt(JSON_VALUE, "The input, as an option.", type=Json()),
-    context: Any = opt(JSON_VALUE, "LangGraph's context.", type=Json()),
-    config: Any = opt(JSON_VALUE, 'LangGraph\'s config: {"recursion_limit": 50}.', type=Json()),
-    thread: str | None = opt("ID", "Its thread.", show_default="a new one"),
-    key: str | None = opt(
-        "KEY",
-        "Idempotency key: the same key on the same thread returns the run it started before. "
-        "Without --thread, the same key for the same graph.",
-    ),
-    metadata: tuple[tuple[str, Any], ...] = many(
-        "KEY=VALUE",
-        "Metadata to find the run by; repeatable. The value is JSON, or else plain text.",
-        *METADATA,
-        type=PAIR,
-    ),
-    tag: tuple[str, ...] = many("TAG", "A tag; repeatable."),
-    after: timedelta | datetime | None = opt(
-        "3d|TIME", "Start after a duration, or at a time.", type=DELAY, show_default="now"
-    ),
-    version: str | None = opt(
-        "VERSION", "Version of the graph.", show_default="the Runtime's in --at"
-    ),
-    strategy: Literal["enqueue", "reject", "interrupt", "rollback"] = choice(
-        "What to do if the thread has an unfinished run.",
-        ("enqueue", "reject", "interrupt", "rollback"),
-        default="enqueue",
-    ),
-    wait: bool = flag(
-        "Print its events to stderr until it has ended or is held. Exits with 1 unless it is done."
-    ),
-    json: bool = flag(
-        "Print the run as JSON; with --wait, in its final state and with its output."
-    ),
+    graph: str,
+    input: Any = None,
+    *,
+    at: At = None,
+    context: Any = None,
+    config: Any = None,
+    thread: str | None = None,
+    key: str | None = None,
+    metadata: Pairs = (),
+    tag: tuple[str, ...] = (),
+    after: timedelta | datetime | None = None,
+    version: str | None = None,
+    strategy: Literal["enqueue", "reject", "interrupt", "rollback"] = "enqueue",
+    wait: bool = False,
+    json: bool = False,
 ) -> None:
     """Start a run and print its id.
 
@@ -107,14 +68,29 @@ def start(
     Without an input the run continues from the last checkpoint of its thread. A Runtime or a
     project in --at refuses a graph that it does not have. With a URL the name cannot be checked: a
     note warns you if no worker has driven this graph recently.
+
+    Args:
+        graph: Name of the graph.
+        input: Input of the run.
+        context: LangGraph's context.
+        config: LangGraph's config, such as {"recursion_limit": 50}.
+        thread: Its thread; by default a new one.
+        key: Idempotency key: the same key on the same thread returns the run it started before.
+            Without --thread, the same key for the same graph.
+        metadata: Metadata to find the run by; repeatable. The value is JSON, or else plain text.
+        tag: A tag; repeatable.
+        after: Start after a duration, or at a time; by default now.
+        version: Version of the graph; by default that of the Runtime in --at.
+        strategy: What to do if the thread has an unfinished run.
+        wait: Print its events to stderr until it has ended or is held. Exits with 1 unless it is
+            done.
+        json: Print the run as JSON; with --wait, in its final state and with its output.
     """
-    if value is not None and input is not None:
-        raise BadArgument("Give the input once: as the second argument, or as --input.")
     check_graph(at, graph)
     with client_at(at, create=True) as client:
         run = client.blocking.start(
             graph,
-            input if value is None else value,
+            input,
             thread_id=thread,
             context=context,
             config=config,
@@ -185,18 +161,21 @@ def _reporter(client: Client) -> RunReporter:
 
 
 def runs(
-    place: str | None = PLACE,
-    at: str | None = AT,
-    children_of: str | None = opt("RUN", "Only runs that nodes of this run started."),
-    limit: int = opt("N", "List at most N.", default=50, type=COUNT),
-    json: bool = JSON,
+    at: At = None,
+    *,
+    children_of: Annotated[str | None, Parameter(metavar="RUN")] = None,
+    limit: Limit = 50,
+    json: Lines = False,
     **filters: Any,
 ) -> None:
     """List runs, newest first.
 
     Outputs are not read; `perdure show` and `perdure export` have them.
+
+    Args:
+        children_of: Only runs that nodes of this run started.
     """
-    with client_at(one_place(place, at)) as client:
+    with client_at(at) as client:
         if children_of is not None:
             filters["parent_id"] = client.blocking.find(children_of).id
         if json:
@@ -236,12 +215,48 @@ def _table(client: Client, found: Sequence[Run]) -> str:
     return "\n".join(text)
 
 
+def fork(
+    run: RunId,
+    *,
+    at: RuntimeAt = None,
+    checkpoint: str | None = None,
+    update: Any = None,
+    as_node: Annotated[str | None, Parameter(metavar="NODE")] = None,
+    thread: str | None = None,
+    json: bool = False,
+) -> None:
+    """Start a run from a checkpoint of another.
+
+    The new run is on a new thread, and the old one stays as it is. It needs the graphs: a Runtime
+    or a project in --at. If the graph has changed and no longer has the run's place, pass
+    --as-node.
+
+    Args:
+        checkpoint: Checkpoint to start from; by default the latest. `perdure show --events` lists
+            them.
+        update: Change the state first.
+        as_node: Node that the update counts as; the run continues after it.
+        thread: The new thread; by default a new id.
+        json: Print the new run as JSON, not only its id.
+    """
+    with runtime_at(at) as runtime:
+        source = runtime.blocking.find(run).id
+        forked = runtime.blocking.fork(
+            source, at=checkpoint, update=update, as_node=as_node, thread_id=thread
+        )
+    if json:
+        print_json(forked)
+    else:
+        print(forked.id)
+
+
 def show(
-    run: str | None = arg("RUN", ID_HELP, required=False),
-    at: str | None = AT,
-    thread: str | None = opt("ID", "Show the newest run of this thread."),
-    events: bool = flag("List every event as stored. With --json, whole, one per line."),
-    json: bool = flag("Print one JSON object: run, events, waits, effects, scores, children."),
+    run: Annotated[str | None, Parameter(ID_HELP)] = None,
+    *,
+    at: At = None,
+    thread: str | None = None,
+    events: bool = False,
+    json: bool = False,
 ) -> None:
     """Show the timeline of one run.
 
@@ -249,6 +264,11 @@ def show(
     it, its parent and children, its scores, and what it waits for, with the command that lets it
     continue. A worker that dies leaves no event: the time until the next claim is shown as `with a
     worker that was lost`.
+
+    Args:
+        thread: Show the newest run of this thread.
+        events: List every event as stored. With --json, whole, one per line.
+        json: Print one JSON object: run, events, waits, effects, scores, children.
     """
     if (run is None) == (thread is None):
         raise BadArgument("Which run? Give its id, or --thread for the newest run of a thread.")

@@ -7,54 +7,67 @@ import asyncio
 import logging
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from perdure.cli.logs import configure_logging
-from perdure.cli.options import COUNT, PLACE, RUNTIME_AT, flag, many, opt, switch
+from perdure.cli.options import Parameter, RuntimeAt
 from perdure.cli.output import at_option, print_json
-from perdure.cli.target import measured, observed, one_place, runtime_at
+from perdure.cli.target import measured, observed, runtime_at
 from perdure.errors import BadArgument, Error, Unavailable, needs_extra
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
 
 PORT = 2024
-QUIET = flag("Log warnings only, not a line for each segment.")
-LOG_JSON = flag("Log each event as a line of JSON to stderr, without content.", "--log-json")
-GRACE = opt("SECONDS", "Time for running steps to finish when it stops.", default=10.0)
-CONCURRENCY = opt("N", "Segments to drive at once.", default=50)
-HOST = opt(
-    "ADDRESS",
-    "Address to listen on; 0.0.0.0 is every address. Other machines need a token.",
-    default="127.0.0.1",
-)
-ALLOW_HOST = many("NAME", "Host name the server accepts, besides loopback names; repeatable.")
-CORS = many("ORIGIN", "Allow web pages from this origin to call; repeatable. * is any.")
-UI = switch("Serve the inbox and the dashboard under /ui.", "ui")
-INSECURE = flag("Require no token, even from other machines.")
+Quiet = Annotated[bool, Parameter("Log warnings only, not a line for each segment.")]
+LogJson = Annotated[
+    bool,
+    Parameter(
+        "Log each event as a line of JSON to stderr, without content.", names=("--log-json",)
+    ),
+]
+Grace = Annotated[float, Parameter("Time for running steps to finish when it stops.")]
+Concurrency = Annotated[int, Parameter("Segments to drive at once.")]
+Host = Annotated[
+    str,
+    Parameter(
+        "Address to listen on; 0.0.0.0 is every address. Other machines need a token.", "ADDRESS"
+    ),
+]
+AllowHost = Annotated[
+    tuple[str, ...],
+    Parameter("Host name the server accepts, besides loopback names; repeatable.", "NAME"),
+]
+Cors = Annotated[
+    tuple[str, ...],
+    Parameter("Allow web pages from this origin to call; repeatable. * is any.", "ORIGIN"),
+]
+Ui = Annotated[bool, Parameter("Serve the inbox and the dashboard under /ui.")]
+Insecure = Annotated[bool, Parameter("Require no token, even from other machines.")]
 log = logging.getLogger("perdure")
 
 
 def worker(
-    place: str | None = PLACE,
-    at: str | None = RUNTIME_AT,
-    concurrency: int = CONCURRENCY,
-    grace: float = GRACE,
-    until_idle: bool = flag("Stop when nothing is due."),
-    metrics: str | None = opt(
-        "[HOST:]PORT",
-        "Serve /metrics for Prometheus here. Without a host, on this machine only.",
-    ),
-    quiet: bool = QUIET,
-    as_json: bool = LOG_JSON,
+    at: RuntimeAt = None,
+    *,
+    concurrency: Concurrency = 50,
+    grace: Grace = 10.0,
+    until_idle: bool = False,
+    metrics: Annotated[str | None, Parameter(metavar="[HOST:]PORT")] = None,
+    quiet: Quiet = False,
+    as_json: LogJson = False,
 ) -> None:
     """Drive runs until SIGTERM or SIGINT.
 
     Then it drains and exits with 0. If the variables of OpenTelemetry or LangSmith are set, it
     sends traces, metrics and scores, and says so when it starts.
+
+    Args:
+        until_idle: Stop when nothing is due.
+        metrics: Serve /metrics for Prometheus here. Without a host, on this machine only.
     """
     configure_logging(quiet=quiet, as_json=as_json)
-    rt = observed(runtime_at(one_place(place, at)), log_events=as_json)
+    rt = observed(runtime_at(at), log_events=as_json)
     if metrics is not None:
         log.info("metrics at %s", measured(rt).serve(metrics))
 
@@ -87,22 +100,24 @@ async def _wait_until_open(rt: Runtime) -> None:
 
 
 def tick(
-    place: str | None = PLACE,
-    at: str | None = RUNTIME_AT,
-    limit: int = opt("N", "Segments to drive in total.", default=25),
-    budget: float | None = opt(
-        "SECONDS", "Claim nothing more after this time.", type=float, show_default="none"
-    ),
-    concurrency: int = opt("N", "Segments to drive at once.", default=10),
-    quiet: bool = QUIET,
-    as_json: bool = LOG_JSON,
+    at: RuntimeAt = None,
+    *,
+    limit: int = 25,
+    budget: float | None = None,
+    concurrency: Concurrency = 10,
+    quiet: Quiet = False,
+    as_json: LogJson = False,
 ) -> None:
     """Drive what is due, then exit. For use from cron.
 
     Prints what it did as one line of JSON, with the fields of `Counts`.
+
+    Args:
+        limit: Segments to drive in total.
+        budget: Claim nothing more after this time.
     """
     configure_logging(quiet=quiet, as_json=as_json)
-    rt = observed(runtime_at(one_place(place, at)), log_events=as_json)
+    rt = observed(runtime_at(at), log_events=as_json)
 
     async def drive() -> None:
         async with rt:
@@ -118,53 +133,47 @@ def tick(
 
 
 def serve(
-    place: str | None = PLACE,
-    at: str | None = RUNTIME_AT,
-    host: str = HOST,
-    port: int = opt("N", "Port to listen on. 0 picks a free one.", default=PORT),
-    worker: bool = switch("Drive runs in this process.", "worker"),
-    concurrency: int = CONCURRENCY,
-    grace: float = GRACE,
-    allow_host: tuple[str, ...] = ALLOW_HOST,
-    cors: tuple[str, ...] = CORS,
-    insecure: bool = INSECURE,
-    max_body: int | None = opt("BYTES", "Largest request body.", type=int, show_default="8 MiB"),
-    max_streams: int | None = opt("N", "Streams open at once.", type=int, show_default="1000"),
-    max_connections: int | None = opt(
-        "N",
-        "Connections open at once.",
-        type=COUNT,
-        show_default="1000 more than --max-streams",
-    ),
-    ui: bool = UI,
-    proxy: tuple[str, ...] = many(
-        "ADDRESS", "Proxy that signs people in and names them in a header; repeatable."
-    ),
-    user_header: str = opt(
-        "NAME",
-        "That header. It is trusted only in requests from the proxy.",
-        default="X-Forwarded-User",
-    ),
-    admin: tuple[str, ...] = many(
-        "PERSON",
-        "Person who may do everything, as the proxy names them; repeatable. All others may read "
-        "and answer.",
-    ),
-    access_log: bool = flag("Log each request, without its query."),
-    quiet: bool = QUIET,
-    as_json: bool = LOG_JSON,
+    at: RuntimeAt = None,
+    *,
+    host: Host = "127.0.0.1",
+    port: int = PORT,
+    worker: bool = True,
+    concurrency: Concurrency = 50,
+    grace: Grace = 10.0,
+    allow_host: AllowHost = (),
+    cors: Cors = (),
+    insecure: Insecure = False,
+    max_streams: int = 1000,
+    max_connections: int = 2000,
+    ui: Ui = True,
+    proxy: Annotated[tuple[str, ...], Parameter(metavar="ADDRESS")] = (),
+    user_header: Annotated[str, Parameter(metavar="NAME")] = "X-Forwarded-User",
+    admin: Annotated[tuple[str, ...], Parameter(metavar="PERSON")] = (),
+    access_log: bool = False,
+    quiet: Quiet = False,
+    as_json: LogJson = False,
 ) -> None:
     """Serve a Runtime or a LangGraph project over HTTP.
 
     Serves LangGraph's Agent Server API, perdure's own API, the inbox and the dashboard, and drives
     the runs. On SIGTERM or SIGINT it drains and exits with 0. Needs the packages of the extra
     `server`.
+
+    Args:
+        port: Port to listen on. 0 picks a free one.
+        worker: Drive runs in this process.
+        max_streams: Streams open at once.
+        max_connections: Connections open at once.
+        proxy: Proxy that signs people in and names them in a header; repeatable.
+        user_header: That header. It is trusted only in requests from the proxy.
+        admin: Person who may do everything, as the proxy names them; repeatable. All others may
+            read and answer.
+        access_log: Log each request, without its query.
     """
     configure_logging(quiet=quiet, as_json=as_json)
-    for name, level in {"uvicorn.access": access_log, "uvicorn.error": False}.items():
-        logging.getLogger(name).setLevel(logging.INFO if level else logging.WARNING)
-    where = one_place(place, at)
-    rt = observed(runtime_at(where), log_events=as_json)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.WARNING)
+    rt = observed(runtime_at(at), log_events=as_json)
     measured(rt)
     server = import_server()
     from perdure import TrustedProxy
@@ -177,22 +186,20 @@ def serve(
         "cors": cors,
         "insecure": insecure,
         "ui": ui,
+        "max_streams": max_streams,
         **({"ui_proxy": TrustedProxy(proxy, user_header, admin)} if proxy else {}),
-        **({} if max_body is None else {"max_body": max_body}),
-        **({} if max_streams is None else {"max_streams": max_streams}),
     }
-    most = max_connections or (1000 if max_streams is None else max_streams) + 1000
 
     async def run() -> None:
         app = make_app(rt, settings)
         async with rt:
-            await check_exposure(rt, settings, host, where)
+            await check_exposure(rt, settings, host, at)
             with server.listen(host, port) as listening:
                 address = server.address(listening)
                 log.info("serving %s at %s", ", ".join(rt.graphs) or "nothing", address)
                 if ui:
                     log.info("open %s", await server.pages_url(rt, settings, address))
-                http = server.HttpServer(app, grace=grace, most_connections=most)
+                http = server.HttpServer(app, grace=grace, most_connections=max_connections)
                 await http.serve(sockets=[listening])
                 log.info("stopped")
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.cli.logs import EVENTS
 from perdure.errors import BadArgument
-from perdure.views.formatting import hide_in_url
 
 if TYPE_CHECKING:
     from perdure.cli.project import Project
@@ -32,13 +31,6 @@ SENT = {
     "LangSmith": "traces and scores to LangSmith",
 }
 """What an observer that the environment configures sends, in words."""
-
-
-def one_place(place: str | None, at: str | None) -> str | None:
-    """The target of a command that takes it as an argument, too."""
-    if place is not None and at is not None:
-        raise BadArgument(hide_in_url(f"Name one place: {place}, or --at {at}; not both."))
-    return place if at is None else at
 
 
 def runtime_at(at: str | None) -> Runtime:

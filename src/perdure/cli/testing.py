@@ -9,25 +9,13 @@ import sys
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from click.exceptions import Exit
 
-from perdure.cli.options import (
-    AT,
-    JSON,
-    PAIR,
-    PLACE,
-    RUNTIME_AT,
-    Json,
-    arg,
-    choice,
-    flag,
-    many,
-    opt,
-)
+from perdure.cli.options import At, Lines, Parameter, RuntimeAt, parse_pair
 from perdure.cli.output import paint, paint_state, print_json
-from perdure.cli.target import import_object, one_place, runtime_at
+from perdure.cli.target import import_object, runtime_at
 from perdure.errors import BadArgument, needs_extra
 from perdure.text import printable, printable_lines
 from perdure.times import utc_time
@@ -40,21 +28,16 @@ if TYPE_CHECKING:
 CONTACTS = range(3, 11)
 LISTED = 5
 """Runs that `check` lists for each reason; --json has all."""
-JSON_FILE = "JSON|@FILE"
 DEMOS = ("perdure._demo.campaign", "examples.campaign")
 """The campaign in an installed package, and in the repository."""
 REPOSITORY = Path(__file__).parents[3]
 
 
 def check(
-    place: str | None = PLACE,
-    at: str | None = RUNTIME_AT,
-    elsewhere: tuple[str, ...] = many(
-        "NAME",
-        "Graph that another process registers: NAME or NAME@VERSION, may have a *; repeatable. "
-        "Its runs do not count as a failure.",
-    ),
-    json: bool = JSON,
+    at: RuntimeAt = None,
+    *,
+    elsewhere: Annotated[tuple[str, ...], Parameter(metavar="NAME")] = (),
+    json: Lines = False,
 ) -> None:
     """List unfinished runs that the current code would hold.
 
@@ -62,8 +45,12 @@ def check(
     checks each run as its next claim would, and changes nothing. It also counts runs whose graph is
     not registered here. Exits with 1 if it finds either kind. A journal with an older schema is
     refused, because opening it would migrate it.
+
+    Args:
+        elsewhere: Graph that another process registers: NAME or NAME@VERSION, may have a *;
+            repeatable. Its runs do not count as a failure.
     """
-    rt = runtime_at(one_place(place, at))
+    rt = runtime_at(at)
     found, newest = rt.schema_version(), rt.newest_schema()
     if found is None:
         raise BadArgument(f"There is no journal at {rt.url}, so there is no run to check.")
@@ -119,42 +106,43 @@ def _print_unregistered(graphs: Iterable[Unregistered]) -> None:
 
 
 def crashtest(
-    graph: str = arg("GRAPH", "module:name of a graph, or of a function that makes one."),
-    input: Any = opt(JSON_FILE, "Input of the run.", default="{}", type=Json()),
-    answer: Any = opt(
-        JSON_FILE, "Answer to every question.", type=Json(), show_default="an approval"
-    ),
-    context: Any = opt(JSON_FILE, "LangGraph's context.", type=Json()),
-    url: str | None = opt(
-        "URL",
-        "A postgresql:// server to create databases in. D1 is not supported.",
-        show_default="SQLite files",
-    ),
-    stock: bool = flag("Use LangGraph's own saver, to compare."),
-    resume: str | None = choice(
-        "With --stock: resume with invoke(None), or with the input again.",
-        ("none", "input"),
-        show_default="none",
-    ),
-    recovery: int = opt("N", "Second kills during each recovery.", default=1),
-    limit: int | None = opt(
-        "N",
-        "Kill at N points, those right after effects and outward actions first.",
-        type=int,
-        show_default="all",
-    ),
-    ignore: tuple[str, ...] = many("KEY", "Key or path of the result that may differ; repeatable."),
-    harmless: tuple[str, ...] = many(
-        "PLACE", "FILE, FILE:LINE or 'effect NAME' that may repeat; repeatable."
-    ),
-    deadline: float = opt("SECONDS", "Time limit for each process.", default=60.0),
-    jobs: int | None = opt("N", "Trials to run at once.", type=int, show_default="number of CPUs"),
+    graph: str,
+    *,
+    input: Any = None,
+    answer: Any = None,
+    context: Any = None,
+    url: str | None = None,
+    stock: bool = False,
+    resume: Literal["none", "input"] | None = None,
+    recovery: int = 1,
+    limit: int | None = None,
+    ignore: Annotated[tuple[str, ...], Parameter(metavar="KEY")] = (),
+    harmless: Annotated[tuple[str, ...], Parameter(metavar="PLACE")] = (),
+    deadline: float = 60.0,
+    jobs: int | None = None,
 ) -> None:
     """Kill an agent at every point, and check that it recovers.
 
     Kills real processes before and after every statement of the journal and around every effect.
     Exits with 0 if the result is the same every time and nothing is duplicated or lost, with 1 if
     something was found, with 130 if it was interrupted.
+
+    Args:
+        graph: module:name of a graph, or of a function that makes one.
+        input: Input of the run; by default {}.
+        answer: Answer to every question; by default an approval.
+        context: LangGraph's context.
+        url: A postgresql:// server to create databases in; by default SQLite files. D1 is not
+            supported.
+        stock: Use LangGraph's own saver, to compare.
+        resume: With --stock: resume with invoke(None), the default, or with the input again.
+        recovery: Second kills during each recovery.
+        limit: Kill at N points, those right after effects and outward actions first; by default at
+            all.
+        ignore: Key or path of the result that may differ; repeatable.
+        harmless: FILE, FILE:LINE or 'effect NAME' that may repeat; repeatable.
+        deadline: Time limit for each process.
+        jobs: Trials to run at once; by default as many as there are CPUs.
     """
     from perdure.testing.crashtest import CrashTest
 
@@ -163,7 +151,7 @@ def crashtest(
     sys.path.insert(0, str(Path.cwd()))
     report = CrashTest(
         graph,
-        input,
+        {} if input is None else input,
         url=url,
         stock=stock,
         resume="input" if resume == "input" else "none",
@@ -191,41 +179,41 @@ def _print_progress(what: str, done: int, planned: int, trial: object) -> None:
 
 
 def evaluate(
-    target: str = arg("TARGET", "A registered graph, or MODULE:NAME of a graph or a function."),
-    examples: str = arg(
-        "EXAMPLES", "A JSON Lines file, or langsmith:NAME, which needs LANGSMITH_API_KEY."
-    ),
-    evaluator: tuple[str, ...] = many(
-        "MODULE:FUNCTION", "Function that judges; repeatable.", required=True
-    ),
-    name: str | None = opt(
-        "NAME",
-        "Name of the evaluation. One that was interrupted continues.",
-        show_default="the target and the time",
-    ),
-    at: str | None = AT,
-    effects: str = opt(
-        "RULE",
-        "What replaces effects: refuse, recorded, or MODULE:DICT of rules.",
-        default="refuse",
-    ),
-    repetitions: int = opt("N", "Runs of each example.", default=1),
-    to: str | None = opt("FILE", "Write the results to FILE, as JSON Lines."),
-    baseline: str | None = opt("FILE", "Compare with the results in FILE."),
-    at_least: tuple[tuple[str, Any], ...] = many(
-        "SCORE=NUMBER",
-        "Exit with 1 if the mean of the score is lower, or an example lacks it; repeatable.",
-        type=PAIR,
-    ),
+    target: str,
+    examples: str,
+    *,
+    evaluator: Annotated[tuple[str, ...], Parameter(metavar="MODULE:FUNCTION")],
+    name: str | None = None,
+    at: At = None,
+    effects: Annotated[str, Parameter(metavar="RULE")] = "refuse",
+    repetitions: int = 1,
+    to: Annotated[str | None, Parameter(metavar="FILE")] = None,
+    baseline: Annotated[str | None, Parameter(metavar="FILE")] = None,
+    at_least: Annotated[
+        tuple[tuple[str, Any], ...], Parameter(metavar="SCORE=NUMBER", read=parse_pair)
+    ] = (),
 ) -> None:
     """Evaluate a graph on examples.
 
     Each example is a durable run whose effects stay in the process, and each result of an evaluator
     a score of that run. Prints the scores with their 95 % confidence intervals.
+
+    Args:
+        target: A registered graph, or MODULE:NAME of a graph or a function.
+        examples: A JSON Lines file, or langsmith:NAME, which needs LANGSMITH_API_KEY.
+        evaluator: Function that judges; repeatable.
+        name: Name of the evaluation, by default the target and the time. One that was interrupted
+            continues.
+        effects: What replaces effects: refuse, recorded, or MODULE:DICT of rules.
+        repetitions: Runs of each example.
+        to: Write the results to FILE, as JSON Lines.
+        baseline: Compare with the results in FILE.
+        at_least: Exit with 1 if the mean of the score is lower, or an example lacks it; repeatable.
     """
     from perdure import evals
 
-    for score, least in at_least:
+    bounds: dict[str, Any] = dict(at_least)
+    for score, least in bounds.items():
         if not isinstance(least, (int, float)):
             raise BadArgument(f"--at-least {score}={least} is not a bound: write correct=0.9.")
     judges = [import_object(one) for one in evaluator]
@@ -249,7 +237,7 @@ def evaluate(
     print(printable_lines(found.table(before)))
     ids = {one.example for one in found.results}
     failures = []
-    for score, least in at_least:
+    for score, least in bounds.items():
         if missing := len(ids - found.numbers(score).keys()):
             failures.append(f"{missing} of {len(ids)} examples have no {score}")
         elif (mean := found.mean(score)) < least:
@@ -270,20 +258,20 @@ def _runtime(at: str | None) -> Runtime:
     return Runtime(place)
 
 
-def demo(
-    contacts: int | None = opt("N", "Number of contacts, 3 to 10.", type=int, show_default="5"),
-    seed: int | None = opt("N", "Seed of replies and failures.", type=int, show_default="random"),
-    plain: bool = flag("Print lines instead of a live display."),
-) -> None:
+def demo(*, contacts: int = 5, seed: int | None = None, plain: bool = False) -> None:
     """Watch a month-long agent survive constant kills.
 
     Plays a month of an e-mail campaign in about a minute while its workers are killed. Needs the
     packages of the extra `demo`; without them it prints the command that installs them.
+
+    Args:
+        contacts: Number of contacts, 3 to 10.
+        seed: Seed of replies and failures; by default a random one.
+        plain: Print lines instead of a live display.
     """
-    if contacts is not None and contacts not in CONTACTS:
+    if contacts not in CONTACTS:
         raise BadArgument(f"--contacts {contacts}: use 3 to 10.")
-    options = {"contacts": contacts, "seed": seed, "plain": plain}
-    code = _load_demo().main(**{name: one for name, one in options.items() if one is not None})
+    code = _load_demo().main(contacts=contacts, seed=seed, plain=plain)
     if code:
         raise Exit(code)
 

@@ -180,7 +180,7 @@ def _signer(on: Connection) -> Plan[LinkSigner]:
 
 @verb()
 def link(on: Connection, wait_id: str, *, to: str, expires: timedelta = LASTS) -> Plan[str]:
-    """Return the URL of a page where one person can answer one question, without signing in.
+    """Return a URL where one person can answer a question, without signing in.
 
     Send it by mail or chat. Opening it decides nothing. It works once, until it expires, for
     anyone who has it, and the answer is recorded under the name `to`, so send each person their

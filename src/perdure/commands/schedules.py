@@ -372,8 +372,13 @@ def _enable_schedule(on: Connection, name: str, enabled: bool) -> Plan[dict[str,
     raise NotFound("schedule", name)
 
 
-@verb()
-async def unschedule(on: Connection, name: str) -> None:
+async def _is_unscheduled(on: Connection, name: str) -> Done | None:
+    found = await on.journal.arun(list_schedules.plan(on))
+    return None if name in {one.name for one in found} else Done()
+
+
+@verb(effect=True, verify=_is_unscheduled)
+def unschedule(on: Connection, name: str) -> Plan[None]:
     """Delete a schedule. The runs it started stay.
 
     Args:
@@ -382,16 +387,7 @@ async def unschedule(on: Connection, name: str) -> None:
     Raises:
         NotFound: The journal has no schedule of this name.
     """
-    await _unschedule(on, check_text("name", name))
-
-
-async def _is_unscheduled(on: Connection, name: str) -> Done | None:
-    found = await on.journal.arun(list_schedules.plan(on))
-    return None if name in {one.name for one in found} else Done()
-
-
-@recorded("unschedule", verify=_is_unscheduled)
-def _unschedule(on: Connection, name: str) -> Plan[None]:
+    check_text("name", name)
     if name not in {one.name for one in (yield from list_schedules.plan(on))}:
         raise NotFound("schedule", name)
     yield delete_row(name)

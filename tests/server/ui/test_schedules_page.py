@@ -35,7 +35,7 @@ def make(rt: Runtime, name: str = "weekly", **more: object) -> None:
 def test_without_schedules_the_page_says_how_to_make_one(person: Person) -> None:
     page = person.get("/schedules")
     assert "No schedules yet." in page.text
-    assert "perdure schedules --add NAME" in page.text
+    assert "perdure schedule NAME" in page.text
 
 
 def test_a_schedule_is_listed_with_its_times_in_words(rt: Runtime, person: Person) -> None:
