@@ -42,6 +42,7 @@ from perdure.commands import (
     answering,
     deleting,
     effects,
+    messages,
     question_links,
     run_control,
     schedules,
@@ -342,7 +343,7 @@ WITHDRAW = command(
 )
 LINK = command(question_links.link, lambda done: str(done.result))
 SIGNAL = command(signals.signal, _sent)
-REDELIVER = command(settling.redeliver, "{message_id} is delivered again.")
+REDELIVER = command(messages.redeliver, "{message_id} is delivered again.")
 SETTLE = command(settling.settle, _settled, options=("result",), check=_check_settle)
 SCHEDULE = command(
     schedules.schedule,
