@@ -13,7 +13,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -41,6 +40,7 @@ from perdure.journal.postgres_history import History
 from perdure.journal.postgres_pool import PAUSE, Connection, Pool, Query, parameters_of
 from perdure.journal.sql import render
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 log = logging.getLogger("perdure")
@@ -133,10 +133,8 @@ class Postgres:
         self._history = History(acknowledged or Acknowledged())
         self._place = without_password(url)
         self._sender = _sender()
-        self._sql = {
-            name: _numbered(sql)
-            for name, sql in render(FRAGMENTS, has_listener=has_listener).items()
-        }
+        statements = render(FRAGMENTS, has_listener=has_listener)
+        self._sql = {name: _numbered(sql) for name, sql in statements.items()}
         self._pool = self._new_pool()
         try:
             self._prepare()
@@ -146,8 +144,7 @@ class Postgres:
 
     def _new_pool(self) -> Pool:
         size, deadline = CONNECTIONS, self._deadline
-        read = partial(self._pipeline, _READ)
-        return Pool(self._url, self._history, read, size=size, deadline=deadline)
+        return Pool(self._url, self._history, self._read, size=size, deadline=deadline)
 
     def _prepare(self) -> None:
         with _opening(self._place):
@@ -191,14 +188,10 @@ class Postgres:
             raise Unfit(f"the role {connection.info.user} lacks {what}. GRANT it")
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self._with_connection(
-            lambda connection: self._pipeline(_WRITE, connection, statements), writes=True
-        )
+        return self._with_connection(self._write, statements, writes=True)
 
     def transact(self, work: Callable[[Transaction], T]) -> T:
-        return self._with_connection(
-            lambda connection: self._work(connection, work), writes=True, of_function=True
-        )
+        return self._with_connection(self._work, work, writes=True, of_function=True)
 
     def _work(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
         # Autocommit as always: psycopg's own block begins and commits, and forbids others to.
@@ -237,7 +230,12 @@ class Postgres:
         return results
 
     def _with_connection(
-        self, run: Callable[[Connection], T], *, writes: bool, of_function: bool = False
+        self,
+        run: Callable[[Connection, A], T],
+        argument: A,
+        *,
+        writes: bool,
+        of_function: bool = False,
     ) -> T:
         """Run something until it succeeds, on a new connection if one may help, or the deadline.
         The function of an effect is run again only after a conflict with another transaction."""
@@ -245,7 +243,7 @@ class Postgres:
         while True:
             with self._pool.connection(give_up) as connection:
                 try:
-                    return run(connection)
+                    return run(connection, argument)
                 except psycopg.Error as error:
                     outcome = meaning(error, of_function=of_function)
                     if outcome is Meaning.MISTAKE:
@@ -274,31 +272,26 @@ class Postgres:
         return NotifyHints(self._url, self._sender)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self._with_connection(
-            lambda connection: self._pipeline(_READ, connection, statements), writes=False
-        )
+        return self._with_connection(self._read, statements, writes=False)
 
     def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self._with_connection(
-            lambda connection: self._pipeline(_WRITE, connection, statements), writes=False
-        )
+        return self._with_connection(self._write, statements, writes=False)
 
-    def _pipeline(
-        self, begin: bytes, connection: Connection, statements: Sequence[Statement]
-    ) -> list[list[Row]]:
+    def _read(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
         queries = [self._query(*statement) for statement in statements]
-        if begin is _READ and len(statements) == 1:  # a snapshot of its own
+        if len(queries) == 1:  # a snapshot of its own
             return connection.batch(queries)
-        if begin is _READ:
-            queries.append(Query(b"COMMIT"))
-            return connection.batch([Query(begin), *queries])[1:-1]
+        return connection.batch([Query(_READ), *queries, Query(b"COMMIT")])[1:-1]
+
+    def _write(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
+        queries = [self._query(*statement) for statement in statements]
         names = changed_names(statements) | streamed_names(statements)
         mark = Query(connection.place.mark.encode())
         if names:
             sql = f"{connection.place.mark}, {_NOTIFY}".encode()
             mark = Query(sql, (payload(self._sender, names),))
-        queries.append(Query(b"COMMIT", before="commit.before"))
-        rows = connection.batch([Query(begin), mark, *queries])
+        commit = Query(b"COMMIT", before="commit.before")
+        rows = connection.batch([Query(_WRITE), mark, *queries, commit])
         connection.check_replicated()
         failpoints.at("commit.after")
         self._history.acknowledge(connection.place, rows[1][0][0])

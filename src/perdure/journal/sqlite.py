@@ -47,6 +47,7 @@ from perdure.journal.sqlite_file import (
     prepare_file,
 )
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 OLDEST = (3, 39, 0)
@@ -137,10 +138,10 @@ class SQLite:
     # -- batches
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self._commit(lambda writer: self._run(writer, statements))
+        return self._commit(self._run, statements)
 
     def transact(self, work: Callable[[Transaction], T]) -> T:
-        return self._commit(lambda writer: self._work(writer, work))
+        return self._commit(self._work, work)
 
     def _work(self, writer: sqlite3.Connection, work: Callable[[Transaction], T]) -> T:
         borrowed = _BorrowedConnection(writer)
@@ -157,7 +158,7 @@ class SQLite:
             borrowed.expire()
         return result
 
-    def _commit(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    def _commit(self, run: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
         with self._writing:
             self._check_file()
             if self._closed_for_fork:
@@ -177,7 +178,7 @@ class SQLite:
                     f"{self._path} stayed locked by another process: {error}. Nothing was written."
                 ) from error
             try:
-                result = run(writer)
+                result = run(writer, argument)
                 if failpoints.hook is not None:
                     failpoints.hook("commit.before")
             except BaseException as error:
