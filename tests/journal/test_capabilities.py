@@ -17,7 +17,7 @@ from langgraph.graph.message import add_messages
 import perdure
 from perdure.checkpoint import writer
 from perdure.errors import TooLarge, Unsupported
-from perdure.journal import Capabilities, Journal, Row, Statement, connect, postgres, sqlite
+from perdure.journal import Capabilities, Journal, Row, Statement, postgres, sqlite
 from perdure.journal.sql import positional, render
 from perdure.saver import Saver
 from tests.support.entries import BatchSQLite, add, entries
@@ -60,16 +60,6 @@ def journal(backend: Narrow) -> Iterator[Journal]:
     journal = Journal(backend)
     yield journal
     journal.close()
-
-
-def test_each_database_says_what_it_can_do(url: str) -> None:
-    journal = connect(url)
-    try:
-        is_d1 = url.startswith("d1:")
-        assert journal.capabilities.interactive is not is_d1
-        assert journal.capabilities.bounded is is_d1
-    finally:
-        journal.close()
 
 
 def test_the_queue_is_committed_in_batches_that_hold_whole_operations(
@@ -212,14 +202,6 @@ def test_a_thread_is_stored_pruned_and_deleted_in_small_batches(
     assert chat(saver).get_state(on("copy")).values == values
     saver.delete_thread("t")
     assert saver.get_tuple(on("t")) is None
-    assert max(backend.sizes) <= LIMIT
-
-
-def test_a_thread_with_many_rows_is_copied_in_small_batches(saver: Saver, backend: Narrow) -> None:
-    values = say(saver, "t", 2)
-    saver.copy_thread("t", "copy")
-    assert chat(saver).get_state(on("copy")).values == values
-    assert list(map(_plain, saver.list(on("copy")))) == list(map(_plain, saver.list(on("t"))))
     assert max(backend.sizes) <= LIMIT
 
 

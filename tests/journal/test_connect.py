@@ -60,22 +60,21 @@ def test_a_url_that_means_nothing_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_relative_path_is_relative_to_the_working_directory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("sqlite:///agents.db", "agents.db"),
+        ("sqlite:///{}/agents.db?synchronous=extra", "agents.db"),
+        ("sqlite:///{}/my%20agents%3F%25.db", "my agents?%.db"),
+    ],
+    ids=["relative to the working directory", "absolute", "percent signs"],
+)
+def test_a_url_names_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    connect("sqlite:///agents.db").close()
-    assert (tmp_path / "agents.db").is_file()
-
-
-def test_an_absolute_path_has_four_slashes(tmp_path: Path) -> None:
-    connect(f"sqlite:///{tmp_path}/agents.db?synchronous=extra").close()
-    assert (tmp_path / "agents.db").is_file()
-
-
-def test_percent_signs_stand_for_characters(tmp_path: Path) -> None:
-    connect(f"sqlite:///{tmp_path}/my%20agents%3F%25.db").close()
-    assert (tmp_path / "my agents?%.db").is_file()
+    connect(url.format(tmp_path)).close()
+    assert (tmp_path / name).is_file()
 
 
 def test_in_memory_each_journal_is_its_own() -> None:
@@ -100,15 +99,15 @@ def test_the_environment_names_the_database_when_nobody_else_does(
 # -- SQLite
 
 
-def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(BadURL, match=f"{tmp_path}/missing does not exist"):
-        connect(f"sqlite:///{tmp_path}/missing/agents.db")
+@pytest.mark.parametrize(
+    ("path", "reason"), [("/missing/agents.db", "missing does not exist"), ("", "is a folder")]
+)
+def test_what_can_hold_no_file_is_named_and_nothing_is_made(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    with pytest.raises(BadURL, match=f"{tmp_path}.*{reason}"):
+        connect(f"sqlite:///{tmp_path}{path}")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(BadURL, match="is a folder"):
-        connect(f"sqlite:///{tmp_path}")
 
 
 @pytest.mark.parametrize("content", [b"These are notes, not a database. " * 99, b"short"])
@@ -186,21 +185,6 @@ def test_a_folder_that_may_not_be_entered_is_refused(open_folder: Path) -> None:
     closed.chmod(0o700)
 
 
-@pytest_fork
-def test_a_wal_of_another_user_is_refused(open_folder: Path) -> None:
-    file = open_folder / "agents.db"
-    other = connect(f"sqlite:///{file}")
-    other.do(add(1))
-    keeps = sqlite3.connect(file)  # ours are closed while a process forks
-    keeps.execute("SELECT count(*) FROM perdure_writes").fetchone()
-    file.chmod(0o666)
-    for beside in ("agents.db-wal", "agents.db-shm"):
-        (open_folder / beside).chmod(0o444)
-    as_nobody(refused(file, "agents.db"))
-    keeps.close()
-    other.close()
-
-
 def test_the_file_system_is_that_of_the_nearest_mount() -> None:
     mounts = [("/", "ext4"), ("/mnt/share", "nfs4"), ("/mnt/share/local", "xfs"), ("/mnt", "tmpfs")]
     assert sqlite_file.file_system("/srv/agents", mounts) == "ext4"
@@ -209,6 +193,7 @@ def test_the_file_system_is_that_of_the_nearest_mount() -> None:
     assert sqlite_file.file_system("/mnt/share/local/agents", mounts) == "xfs"
     assert sqlite_file.file_system("/mnt/shared", mounts) == "tmpfs"
     assert sqlite_file.file_system("/home", []) is None
+    assert sqlite_file.file_system("/", sqlite_file._mounts()) is not None, "of this machine"
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "9p"])
@@ -219,10 +204,6 @@ def test_a_network_file_system_is_refused(
     with pytest.raises(BadURL, match=rf"network file system \({kind}\).*PostgreSQL"):
         connect(f"sqlite:///{tmp_path}/agents.db")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_mounts_of_this_machine_are_found() -> None:
-    assert sqlite_file.file_system("/", sqlite_file._mounts()) is not None
 
 
 def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,22 +300,6 @@ def test_a_standby_is_refused(open_folder: Path) -> None:
     (open_folder / "data" / "standby.signal").touch()
     with local_postgres(open_folder) as server, pytest.raises(Unavailable, match="read replica"):
         connect(f"{server.url.rsplit('/', 1)[0]}/{name}", deadline=0.5)
-
-
-def test_a_role_that_may_not_create_tables_can_use_those_that_are_there(
-    postgres_url: str,
-) -> None:
-    connect(postgres_url).close()
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("DROP ROLE IF EXISTS clerk")
-        connection.execute("CREATE ROLE clerk LOGIN")
-        connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-        connection.execute(
-            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk"
-        )
-    journal = connect(postgres_url.replace("postgres@", "clerk@"))
-    assert journal.do(add(1)) == [1]
-    journal.close()
 
 
 # -- the schema

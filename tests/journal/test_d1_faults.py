@@ -95,18 +95,6 @@ def test_what_is_not_taken_in_until_the_deadline_is_unavailable_and_not_written(
     assert impatient.do(add(2)) == [2]
 
 
-def test_a_worker_that_stays_down_is_unavailable_and_nothing_is_written(
-    d1_server: Workerd, d1_url: str
-) -> None:
-    with closing(connect(d1_url, deadline=0.5)) as journal:
-        d1_server.kill()
-        with pytest.raises(Unavailable):
-            journal.do(add(1))
-        d1_server.start()
-        assert stored(d1_url) == []
-        assert journal.do(add(2)) == [2]
-
-
 def test_a_database_that_is_full_is_unavailable_at_once(
     proxy: FaultyProxy, journal: Journal, d1_url: str
 ) -> None:

@@ -194,12 +194,6 @@ def test_a_blob_of_any_size_comes_back(small: Small, blob: bytes, chunks: int) -
     assert longest <= INLINE
 
 
-def test_a_batch_that_is_sent_twice_leaves_one_set_of_chunks(small: Small) -> None:
-    for _ in range(2):
-        small.run("insert_signal", signal(noise(CHUNK + 1)))
-    assert small.chunks() == [(0, 1), (1, 1)]
-
-
 def test_chunks_of_a_row_that_was_not_stored_are_dropped(small: Small) -> None:
     small.run("insert_signal", signal(noise(CHUNK), key="k"))
     small.run("insert_signal", signal(noise(CHUNK, seed=2), id="other", key="k"))

@@ -3,14 +3,12 @@ hangs: the database goes away, a reply is lost, somebody presses Ctrl-C, a proce
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from perdure import failpoints
 from perdure.checkpoint.rows import delete_thread
 from perdure.commands import messages, question_links, threads, workers
 from perdure.commands.threads import ThreadContent
@@ -27,7 +25,6 @@ from tests.support.entries import (
     Commits,
     Faulty,
     add,
-    entries,
     faulty,
     in_threads,
     stored,
@@ -198,56 +195,6 @@ def test_replies_that_are_lost_again_and_again_end_in_an_error(bench: Bench) -> 
     assert bench.journal.do(add(2))[-1] == 2
 
 
-# -- Ctrl-C
-
-
-@pytest.mark.parametrize("point", ["insert_writes.before", "commit.before", "commit.after"])
-def test_ctrl_c_in_the_middle_of_a_commit_reaches_its_caller_and_harms_nobody(
-    url: str, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    journal = connect(url, deadline=2.0)
-    others = [journal.defer(add(n), hold=True) for n in range(3)]
-    pressed: list[str] = []
-
-    def press(at: str) -> None:
-        if at == point and not pressed:
-            pressed.append(at)
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(failpoints, "hook", press)
-    with pytest.raises(KeyboardInterrupt):
-        journal.do(add(3))
-    assert journal.do(add(4))[-1] == 4
-    for ticket in others:
-        assert ticket.error is None
-        assert ticket.settled
-    assert stored(url)[:3] == [0, 1, 2]
-    journal.close()
-
-
-def test_ctrl_c_in_one_thread_is_not_the_end_of_another_that_waits(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = connect(url, deadline=2.0)
-    waiting = journal.defer(add(1), hold=True)
-    results: list[list[int]] = []
-    pressed = threading.Event()
-
-    def press(at: str) -> None:
-        if at == "commit.before" and not pressed.is_set():
-            pressed.set()
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(failpoints, "hook", press)
-    with pytest.raises(KeyboardInterrupt):
-        journal.do(add(2))
-    other = in_threads(1, lambda n: results.append(journal.wait(waiting)))[0]
-    other.join(PATIENCE)
-    assert len(results) == 1
-    journal.close()
-    assert stored(url) == [1, 2]
-
-
 # -- mistakes of operations
 
 
@@ -263,15 +210,6 @@ def test_an_alternative_that_cannot_be_made_is_an_error_of_its_own_caller(bench:
     with pytest.raises(Exception, match="no alternative"):
         journal.wait(broken)
     assert journal.do(add(3)) == [2, 3]
-
-
-async def test_a_mistake_of_an_operation_does_not_stop_the_clock(bench: Bench) -> None:
-    def otherwise() -> Op[Any]:
-        raise ValueError("no alternative")
-
-    with pytest.raises(Exception, match="no alternative"):
-        await bench.journal.ado(add(1, thread=None)._replace(otherwise=otherwise))
-    assert await bench.journal.ado(add(2)) == [2]
 
 
 # -- closing
@@ -311,10 +249,3 @@ def test_at_exit_a_journal_whose_database_is_gone_does_not_keep_the_others_from_
     """
     run_python(program, sqlite_url, postgres_url)
     assert stored(sqlite_url) + stored(postgres_url) == [1, 3, 5]
-
-
-def test_a_read_that_fails_leaves_the_journal_as_it_was(bench: Bench) -> None:
-    bench.faults.unreadable = [gone()]
-    with pytest.raises(Unavailable):
-        bench.journal.do(entries())
-    assert bench.journal.do(add(1)) == [1]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from perdure.journal import Journal, connect, group_commit
-from tests.support.entries import PATIENCE, Commits, add, in_threads, stored
+from tests.support.entries import PATIENCE, add, in_threads, stored
 
 # Python 3.12 and later warn when a process with threads forks, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -27,11 +27,6 @@ def journal(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal]:
     journal = connect(url, deadline=10.0)
     yield journal
     journal.close()
-
-
-@pytest.fixture
-def commits(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Commits:
-    return Commits(monkeypatch)
 
 
 def in_child(work: Callable[[], object]) -> None:
@@ -66,24 +61,6 @@ def test_a_forked_process_neither_commits_nor_closes_what_its_parent_has(
     in_child(lambda: None if use == "nothing" else getattr(journal, use)())
     assert stored(url) == [1]
     assert journal.wait(mine) == [1, 2], "the parent's connections still work"
-
-
-def test_a_process_may_fork_while_another_thread_commits(
-    journal: Journal, commits: Commits
-) -> None:
-    commits.hold()
-    busy = in_threads(1, lambda n: journal.do(add(1)))[0]
-    assert commits.reached.wait(PATIENCE)
-    # With SQLite the fork waits for the commit, so somebody must let it go on.
-    threading.Timer(0.1, commits.go.set).start()
-
-    def child() -> None:
-        commits.go.set()
-        assert 2 in journal.do(add(2))
-
-    in_child(child)
-    busy.join(PATIENCE)
-    assert journal.do(add(3)) == [1, 2, 3]
 
 
 @pytest.mark.slow

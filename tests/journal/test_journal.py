@@ -94,40 +94,20 @@ def test_a_queue_that_is_full_says_so_until_it_is_flushed(url: str) -> None:
 # -- durability
 
 
-def test_flush_makes_everything_taken_so_far_durable(url: str, journal: Journal) -> None:
+async def test_flush_makes_everything_taken_so_far_durable(url: str, journal: Journal) -> None:
     journal.defer(add(1), hold=True)
     journal.flush()
     assert stored(url) == [1]
-
-
-async def test_aflush_makes_everything_taken_so_far_durable(url: str, journal: Journal) -> None:
-    journal.defer(add(1), hold=True)
+    journal.defer(add(2), hold=True)
     await journal.aflush()
-    assert stored(url) == [1]
+    assert stored(url) == [1, 2]
 
 
-def test_flush_waits_for_a_commit_that_another_thread_has_begun(
-    url: str, journal: Journal, commits: Commits
-) -> None:
-    commits.hold()
-    journal.defer(add(1))  # the clock takes it out of the queue, and is held in the middle
-    assert commits.reached.wait(PATIENCE)
-    flushed = in_threads(1, lambda n: journal.flush())[0]
-    flushed.join(0.1)
-    assert flushed.is_alive()
-    commits.go.set()
-    flushed.join(PATIENCE)
-    assert stored(url) == [1]
-
-
-def test_a_read_sees_what_was_queued_before_it(journal: Journal) -> None:
+async def test_a_read_sees_what_was_queued_before_it(journal: Journal) -> None:
     journal.defer(add(1), hold=True)
     assert journal.do(entries()) == [1]
-
-
-async def test_a_coroutine_reads_what_it_queued_before(journal: Journal) -> None:
-    journal.defer(add(1), hold=True)
-    assert await journal.ado(entries()) == [1]
+    journal.defer(add(2), hold=True)
+    assert await journal.ado(entries()) == [1, 2]
 
 
 def test_a_read_sees_what_is_just_being_committed_by_another_thread(
@@ -210,26 +190,6 @@ def test_one_that_fails_does_not_harm_the_others_of_its_group(journal: Journal) 
         journal.wait(refused)
 
 
-def test_each_thread_of_a_group_gets_its_own_outcome(journal: Journal, commits: Commits) -> None:
-    commits.hold()
-    journal.defer(add(0))
-    assert commits.reached.wait(PATIENCE)
-    outcomes: dict[int, object] = {}
-
-    def work(n: int) -> None:
-        try:
-            outcomes[n] = journal.do(add(HUGE + n if n % 2 else n + 1))[-1]
-        except Error as error:
-            outcomes[n] = type(error)
-
-    threads = in_threads(6, work)
-    commits.go.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert {n: outcomes[n] for n in (1, 3, 5)} == {1: Error, 3: Error, 5: Error}
-    assert journal.do(entries()) == [0, 1, 3, 5]
-
-
 def test_one_that_nobody_waited_for_and_that_fails_is_told_at_the_next_call_once(
     journal: Journal,
 ) -> None:
@@ -268,17 +228,6 @@ def test_when_a_guard_refuses_the_alternative_is_run_in_its_place(journal: Journ
 # -- coroutines
 
 
-async def test_coroutines_share_commits(journal: Journal, commits: Commits) -> None:
-    commits.hold()
-    first = asyncio.create_task(journal.ado(add(100)))
-    assert await asyncio.to_thread(commits.reached.wait, PATIENCE)
-    rest = [asyncio.create_task(journal.ado(add(n))) for n in range(8)]
-    await asyncio.sleep(0)  # let each queue its own
-    commits.go.set()
-    await asyncio.gather(first, *rest)
-    assert commits.count == 2
-
-
 async def test_a_coroutine_that_is_cancelled_leaves_the_others_and_its_write_in_order(
     journal: Journal, commits: Commits
 ) -> None:
@@ -295,14 +244,6 @@ async def test_a_coroutine_that_is_cancelled_leaves_the_others_and_its_write_in_
     for task in (cancelled, queued):
         with pytest.raises(asyncio.CancelledError):
             await task
-
-
-async def test_a_coroutine_gets_the_error_of_its_own_operation(journal: Journal) -> None:
-    results = await asyncio.gather(
-        journal.ado(add(1)), journal.ado(add(HUGE)), journal.ado(add(2)), return_exceptions=True
-    )
-    assert isinstance(results[1], Error)
-    assert await journal.ado(entries()) == [1, 2]
 
 
 def test_several_event_loops_use_one_journal_at_once(journal: Journal) -> None:

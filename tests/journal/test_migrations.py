@@ -42,15 +42,12 @@ D1_TABLES = {"perdure_chunks", "perdure_revoked"}
 
 
 def test_numbers_continue_version_0_1_without_gaps() -> None:
-    numbers = list(migrate.migrations())
-    assert numbers == list(range(migrate.OLDEST + 1, numbers[-1] + 1))
-
-
-def test_every_file_beside_them_is_a_migration() -> None:
     folder = files("perdure.journal") / "migrations"
     names = [entry.name for entry in folder.iterdir() if not entry.name.startswith("__")]
-    assert len(names) == len(migrate.migrations())
     assert all(re.fullmatch(r"\d{4}_\w+\.sql", name) for name in names)
+    numbers = list(migrate.migrations())
+    assert len(names) == len(numbers)
+    assert numbers == list(range(migrate.OLDEST + 1, numbers[-1] + 1))
 
 
 def declared() -> dict[str, list[str]]:

@@ -5,23 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from langchain_core.runnables import RunnableConfig
 
 from perdure import connect
 from perdure.errors import Unavailable
 from perdure.journal.postgres import CONNECTIONS, Postgres
-from perdure.testing.postgres import Server
-from tests.support.crash_child import Told, converse, open_saver
 from tests.support.entries import PATIENCE, Commits, add, entries, in_threads, stored
 from tests.support.polling import until
-from tests.support.proxy import Cut, Proxy
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture
@@ -40,42 +36,6 @@ def sql(url: str, statement: str) -> Any:
 # -- the server is killed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["sync", "auto"])
-def test_agents_go_on_through_a_restart_with_the_same_saver(
-    postgres_server: Server, postgres_url: str, mode: Any
-) -> None:
-    saver = open_saver(postgres_url, mode)
-    converse(saver, "before", Told(None))
-    wanted = end(saver, "before")
-    failed: list[BaseException] = []
-
-    def work(n: int) -> None:
-        try:
-            for k in range(4):
-                converse(saver, f"{n}-{k}", Told(None))
-        except BaseException as error:
-            failed.append(error)
-
-    threads = in_threads(4, work)
-    for n in range(2):
-        config: RunnableConfig = {"configurable": {"thread_id": f"0-{n}"}}
-        until(lambda config=config: saver.get_tuple(config))  # type: ignore[misc]
-        postgres_server.restart("immediate")
-    for thread in threads:
-        thread.join(60)
-    saver.journal.close()
-    assert failed == []
-    again = open_saver(postgres_url, mode)
-    for n, k in itertools.product(range(4), range(4)):
-        assert end(again, f"{n}-{k}") == wanted
-    again.journal.close()
-
-
-def end(saver: Any, thread: str) -> Any:
-    return saver.get_tuple({"configurable": {"thread_id": thread}}).checkpoint["channel_values"]
-
-
 def test_connections_that_the_server_closed_while_idle_are_replaced_unnoticed(
     postgres_url: str,
 ) -> None:
@@ -89,21 +49,6 @@ def test_connections_that_the_server_closed_while_idle_are_replaced_unnoticed(
     until(lambda: not connected(postgres_url))
     backend.commit(statements)  # not even Ambiguous: it was known before anything was sent
     backend.close()
-
-
-# -- a reply is lost
-
-
-@pytest.mark.parametrize("cut", ["request", "half", "reply"])
-async def test_a_lost_reply_is_settled_for_coroutines_too(
-    proxy: Proxy, postgres_url: str, cut: Cut
-) -> None:
-    journal = connect(proxy.url)
-    proxy.cut(cut)
-    await asyncio.gather(*(journal.ado(add(n)) for n in range(5)))
-    assert proxy.cut_count == 1
-    journal.close()
-    assert stored(postgres_url) == [0, 1, 2, 3, 4]
 
 
 # -- a black hole
