@@ -18,6 +18,7 @@ from typing import Any
 
 from perdure.commands import run_reads
 from perdure.commands.connection import Connection
+from perdure.commands.evaluation_policy import JUDGING
 from perdure.journal import Journal, Plan
 from perdure.types import Record, Run
 from perdure.verbs import CALL, Recorded
@@ -50,7 +51,8 @@ class RecordingConnection(Connection):
     def refuse_in_evaluation(self, name: str) -> None:
         """A graph with a checkpointer of its own, in a run of an evaluation, changes no other
         run."""
-        if "perdure.saver" in sys.modules:
+        segments = sys.modules.get("perdure.execution.segment")  # else no graph of ours runs
+        if segments is not None and (segments.EVALUATED or JUDGING.get()):
             from perdure.effects.simulation import refuse_in_evaluation
 
             refuse_in_evaluation(name)
@@ -120,6 +122,10 @@ def calling_from_node() -> Iterator[None]:
 
 def _is_in_run() -> bool:
     if "perdure.saver" not in sys.modules:  # then no graph of ours runs, and nothing has to load
+        return False
+    from perdure.langgraph_port.configs import current_configurable
+
+    if not current_configurable():
         return False
     from perdure.effects.task import is_in_run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
@@ -11,22 +10,20 @@ from typing import TYPE_CHECKING, Any, Unpack
 from langgraph.store.base import BaseStore
 
 from perdure.blocking import blocking_method
-from perdure.client import BlockingClient, Client
-from perdure.commands import run_reads, runs
+from perdure.client import BlockingClient, Client, Verbs
 from perdure.commands.mail import Mail
 from perdure.commands.mail import from_environment as mail_from
 from perdure.commands.messages import QUESTION
 from perdure.commands.webhooks import RunWebhooks, Webhook
 from perdure.commands.webhooks import from_environment as webhooks_from
 from perdure.errors import BadArgument, Error, needs_extra
-from perdure.execution import forks
 from perdure.execution.bound_graph import BoundGraph
-from perdure.execution.code_changes import GraphCheck, check
+from perdure.execution.code_changes import check
 from perdure.execution.engine import Engine
-from perdure.execution.graphs import Graph, bind, with_redacted_outputs
-from perdure.execution.topology import check_renames, with_aliases
+from perdure.execution.forks import fork
+from perdure.execution.graphs import Graph, bind, check_renames, with_aliases, with_redacted_outputs
 from perdure.journal.clock import Clock
-from perdure.journal.names import check_id, check_text
+from perdure.journal.names import check_text
 from perdure.journal_store import JournalStore
 from perdure.notifications.mail import MailSender
 from perdure.notifications.webhooks import WebhookSender
@@ -34,8 +31,8 @@ from perdure.observe.observers import Observers
 from perdure.saver import Saver
 from perdure.serde.redaction import Redaction
 from perdure.times import check_duration
-from perdure.types import Control, Counts, DrivenBy, Durability, Message, Retention, Retry, Run
-from perdure.verbs import GRACE, call_key, check_limit, recorded
+from perdure.types import Control, Counts, DrivenBy, Durability, Message, Retention, Retry
+from perdure.verbs import GRACE, check_limit
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI
@@ -43,35 +40,14 @@ if TYPE_CHECKING:
     from perdure.server.options import ServerSettings
 
 
-@recorded("fork")
-async def _fork(
-    on: Engine,
-    run_id: str,
-    *,
-    at: str | None = None,
-    update: Any = None,
-    as_node: str | None = None,
-    thread_id: str | None = None,
-) -> Run:
-    if thread_id is None and (key := call_key()) is not None:
-        thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
-        if found := await on.journal.ado(runs.page(thread_id=thread_id, count=1)):
-            # An attempt that was cut off accepted it.
-            return await on.journal.arun(run_reads.get.plan(on, found[0].id))
-        await on.saver.adelete_thread(thread_id)
-    row = await forks.fork(
-        on,
-        check_id("run", run_id),
-        at=at,
-        update=update,
-        as_node=as_node,
-        thread_id=thread_id,
-    )
-    on.wake()
-    return await on.journal.arun(run_reads.show(on, row))
+class RuntimeVerbs(Verbs):
+    """The verbs of `Runtime`, and of its blocking twin."""
+
+    fork = fork
+    check = check
 
 
-class Runtime(Client):
+class Runtime(RuntimeVerbs, Client):
     """Registers graphs and drives their runs. It is also a `Client`.
 
     Creating a runtime and registering graphs opens nothing: the journal is opened on first use, by
@@ -332,22 +308,6 @@ class Runtime(Client):
         """The names of the registered graphs, sorted."""
         return self.engine.graphs.names
 
-    async def check(self) -> GraphCheck:
-        """Find the unfinished runs that this runtime's graphs would hold because they changed.
-
-        It only reads. Call it in a test before a deploy, on the journal that the deploy will work
-        on.
-
-            assert not (await runtime.check()).lost
-
-        `perdure check` prints the same.
-
-        Returns:
-            Runs whose place in the graph is gone, graphs with unfinished runs that are not
-                registered here, and the number of runs checked.
-        """
-        return await self.journal.arun(check(self.saver, self.engine.graphs))
-
     def deliver(self, topic: str, handler: Callable[[Message], Any]) -> None:
         """Pass the outbox messages of a topic to a handler, in the workers of this runtime.
 
@@ -371,51 +331,6 @@ class Runtime(Client):
         if not callable(handler):
             raise BadArgument(f"The handler of topic {topic!r} must be callable, not {handler!r}.")
         self.engine.outbox.receive(topic, handler)
-
-    async def fork(
-        self,
-        run_id: str,
-        *,
-        at: str | None = None,
-        update: Any = None,
-        as_node: str | None = None,
-        thread_id: str | None = None,
-    ) -> Run:
-        """Start a run on a new thread that continues from a checkpoint of this run.
-
-        The old run and its thread stay as they are. A fork of the latest checkpoint continues where
-        the run is, whatever its state. A fork of an earlier one starts over from there: it asks
-        again, and sleeps for the whole time. Effects, random numbers and UUIDs of the fork are new.
-
-            again = await runtime.fork(run.id, update={"draft": "Dear Bo"})
-
-        The run is accepted last: a process that dies before that leaves a copied thread that
-        nothing drives. Fork again, to another thread.
-
-        Args:
-            run_id: The id of the run.
-            at: The id of a checkpoint of its thread. By default the latest.
-            update: A change to the state at that checkpoint, in the form of a node's return value.
-                With it, a subgraph that was waiting starts over.
-            as_node: The node after which the fork continues. Needed if the graph no longer has the
-                place where the run is; otherwise LangGraph works it out.
-            thread_id: The thread of the fork, without runs. By default a new one.
-
-        Returns:
-            The new run, `pending`. It has the metadata, tags, context and config of the old run,
-                but not its webhook.
-
-        Raises:
-            GraphChanged: The graph no longer has the place where the run is. Register the new names
-                of its nodes with `register(renamed=…)`, or pass `as_node`.
-            WrongState: The run has no checkpoint yet.
-            NotFound: The journal has no such run, or its thread has no such checkpoint.
-            UnknownGraph: The run's graph is not registered here.
-            BadArgument: The thread has runs already, or the graph has no node `as_node`.
-        """
-        return await _fork(
-            self.engine, run_id, at=at, update=update, as_node=as_node, thread_id=thread_id
-        )
 
     # -- driving
 
@@ -588,14 +503,12 @@ class Runtime(Client):
         return make_router(self, ServerOptions.of(settings))
 
 
-class BlockingRuntime(BlockingClient):
+class BlockingRuntime(RuntimeVerbs, BlockingClient):
     """`Runtime.blocking`: the methods of `Runtime`, each blocking until it has returned.
 
     They have the same parameters, results and errors. `run` runs any coroutine that uses the
     runtime.
     """
 
-    check = blocking_method(Runtime.check)
-    fork = blocking_method(Runtime.fork)
     tick = blocking_method(Runtime.tick)
     work = blocking_method(Runtime.work)

@@ -9,7 +9,7 @@ import perdure
 from perdure.commands import health, messages, runs, schedules
 from perdure.commands.health import GraphDue
 from perdure.commands.messages import NEVER
-from perdure.execution.schedules import fire_now
+from perdure.execution.duties import fire_now
 from perdure.times import milliseconds
 from tests.support.agents import NOON, Log, chain, opened
 from tests.support.raw import execute
@@ -87,7 +87,7 @@ async def test_the_last_runs_of_a_schedule_come_first(url: str) -> None:
         for _ in range(2):
             rt.clock.advance(timedelta(days=1))
             await rt.tick()
-        plan = fire_now(rt.engine, rt.engine.serializer, "daily", "2030-01-03T12:00:00Z+1", None)
+        plan = fire_now(rt.engine, "daily", "2030-01-03T12:00:00Z+1", None)
         await rt.journal.arun(plan)
         found = await rt.journal.ado(runs.of_schedule("daily", 9))
         assert [one.key for one in found] == [

@@ -87,7 +87,7 @@ def keep_busy(rt: TemporaryRuntime) -> dict[str, str]:
     made["driven"] = start(rt, "nothing", "driven")
     now = rt.clock.now()
     driven = claims.claim_run(
-        rt.engine.driver.serializer, "w", LeaseTimes(now, now + 3000), "driven", made["driven"]
+        rt.engine.serializer, "w", LeaseTimes(now, now + 3000), "driven", made["driven"]
     )
     assert rt.journal.do(driven) is not None
     return made

@@ -100,7 +100,7 @@ async def test_what_a_fenced_driver_would_have_stored_is_not_told(url: str) -> N
     async with opened(url, observe=seen) as rt:
         run = await driven(rt, chain(ask), {"log": []}, thread_id="t")
         [wait] = await rt.waits()
-        driver, graph = rt.engine.driver, rt.engine.graphs.chosen()["g@"]
+        driver, graph = rt.engine, rt.engine.graphs.chosen()["g@"]
         now = rt.clock.now()
         rows = []
         for worker, at in (("elsewhere:1:old", now), ("elsewhere:2:new", now + 60_000)):

@@ -18,8 +18,7 @@ import pytest
 from perdure.commands import schedules
 from perdure.commands.schedules import slots
 from perdure.errors import BadArgument, NotFound, UnknownGraph
-from perdure.execution.schedules import fire_now, fire_schedules
-from perdure.failures import Failures
+from perdure.execution.duties import fire_now, fire_schedules
 from perdure.journal import Op
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
@@ -208,10 +207,7 @@ async def test_a_line_changed_while_its_slot_is_started_keeps_its_new_slot(url: 
         await rt.schedule("mine", "agent", cron="0 * * * *", input={"log": []})
         rt.clock.advance(timedelta(minutes=30))
         due = await rt.journal.ado(schedules.due(rt.clock.now()))
-        plan, answer = (
-            fire_schedules(rt.engine, rt.saver.serializer, ["agent"], due, Failures()),
-            None,
-        )
+        plan, answer = fire_schedules(rt.engine, due), None
         changed = None
         with contextlib.suppress(StopIteration):
             while isinstance(op := plan.send(answer), Op):
@@ -346,7 +342,7 @@ async def test_a_schedule_started_now_starts_one_run_for_each_time_it_is_asked(
 ) -> None:
     await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": ["in"]})
     for nonce in ("one", "one", "two"):
-        fire = fire_now(rt.engine, rt.engine.serializer, "hourly", nonce, "ana")
+        fire = fire_now(rt.engine, "hourly", nonce, "ana")
         await rt.journal.arun(fire)
     await rt.tick()
     found = await rt.runs()

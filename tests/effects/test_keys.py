@@ -117,7 +117,7 @@ async def test_the_second_waits_for_the_first_that_is_on_its_way(url: str, proce
                     await reaches(rt, second, State.RUNNING)
                     await auntil(
                         lambda: any(
-                            drive.row.id == second.id and drive.segment.is_busy
+                            drive.row.id == second.id and drive.is_busy
                             for runtime in rts
                             for drive in runtime.engine.keeper.driven
                         ),

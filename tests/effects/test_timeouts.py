@@ -100,7 +100,7 @@ async def test_an_effect_of_a_node_that_is_cancelled_goes_on_and_is_recorded(
             run = await rt.start("agent", {"log": []})
             async with driving(rt):
                 await stands.reached()
-                await auntil(lambda: rt.engine.keeper.driven[0].segment.ending, "the node's end")
+                await auntil(lambda: rt.engine.keeper.driven[0].ending, "the node's end")
                 assert (await rt.get(run.id)).state is State.RUNNING
                 stands.open()
                 run = await reaches(rt, run, State.DONE, State.FAILED)

@@ -20,7 +20,7 @@ from langgraph.graph import START, StateGraph
 import perdure
 from perdure import failpoints
 from perdure.errors import BadArgument, NotInRun, StatementFailed
-from perdure.execution.recorded_reads import RecordedReads
+from perdure.execution.progress import RecordedReads
 from perdure.journal import sqlite
 from perdure.journal.operation import Ambiguous
 from perdure.types import Retry, State

@@ -503,7 +503,7 @@ class Side:
 
     @property
     def driver(self) -> Any:
-        return self.rt.engine.driver
+        return self.rt.engine
 
     def drive(self, row: RunRow) -> tuple[Drive | SegmentEnd | None, Returned | Raised | None]:
         try:

@@ -87,20 +87,6 @@ def test_an_exception_reaches_the_caller_and_the_run_is_failed(url: str) -> None
         assert states(rt) == ["done", "failed"]
 
 
-async def test_an_exception_reaches_the_caller_of_a_coroutine() -> None:
-    async def breaks(state: Log) -> Log:
-        raise OutOfPaper("tray 3")
-
-    async with runtime() as rt:
-        graph = rt.register(sequence(a=says("a"), breaks=breaks), name="agent")
-        with pytest.raises(OutOfPaper, match="tray 3"):
-            await graph.ainvoke({"log": ["in"]}, T)
-        with pytest.raises(OutOfPaper, match="tray 3"):
-            async for _ in graph.astream(None, T):
-                pass
-        assert [run.state.value for run in await rt.runs()] == ["failed", "failed"]
-
-
 def test_a_failed_call_can_be_retried_by_a_worker(rt: TemporaryRuntime) -> None:
     broken = [True]
 

@@ -16,7 +16,6 @@ What each crash, or race, leaves behind, and the statement that decides:
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -72,27 +71,6 @@ async def test_a_parent_waits_for_its_children_without_a_process(url: str) -> No
         run = await rt.get(run.id)
         assert (run.state, run.output["value"]) == (State.DONE, ["result of 0", "result of 1"])
         assert (await history(rt, run)).count("joined") == 1
-
-
-async def test_a_child_that_has_ended_is_joined_at_once(url: str) -> None:
-    with gate() as standing:
-
-        async def starts_and_joins(state: Log) -> Log:
-            child = await rt.start("quick", {"value": 7})
-            await standing.wait()
-            return {"value": perdure.join(child)["value"]}
-
-        async with opened(url) as rt:
-            rt.register(chain(work), name="quick")
-            rt.register(chain(starts_and_joins), name="parent")
-            run = await rt.start("parent", {"log": []})
-            async with driving(rt):
-                await standing.reached()
-                [child] = await children(rt, run)
-                await reaches(rt, child, State.DONE)
-                standing.open()
-                run = await reaches(rt, run, State.DONE)
-            assert run.output["value"] == "result of 7"
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled", "unknown"])
@@ -231,15 +209,6 @@ async def test_a_run_cannot_join_itself_or_one_that_waits_for_its_end(sqlite_url
             perdure.join(run)
 
 
-async def test_no_child_joins_no_run(sqlite_url: str) -> None:
-    def joins(state: Log) -> Log:
-        return {"value": perdure.join([])}
-
-    async with opened(sqlite_url) as rt:
-        run = await driven(rt, chain(joins), {}, name="joins")
-        assert (await rt.get(run.id)).output["value"] == []
-
-
 # -- cancelling
 
 
@@ -343,17 +312,3 @@ async def test_a_fork_of_a_parent_joins_the_children_of_the_original(url: str) -
 
 
 # -- races
-
-
-async def test_two_children_that_end_at_once_wake_their_parent(url: str) -> None:
-    """Each end sees the other, whichever commits first."""
-    async with opened(url) as rt:
-        rt.register(chain(approve), name="asks")
-        rt.register(parent(rt, "asks", "asks"), name="parent")
-        async with perdure.Runtime(url, clock=rt.clock) as second:
-            runs = [await rt.start("parent", {"log": []}) for _ in range(4)]
-            await rt.tick(limit=100)
-            for run in runs:
-                one, other = await children(rt, run)
-                await asyncio.gather(rt.cancel(one.id), second.cancel(other.id))
-                assert (await rt.get(run.id)).due_at == rt.clock.time

@@ -39,7 +39,7 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
 
     run = await driven(rt, chain(work), {"log": []}, thread_id="t")
     [wait] = await rt.waits()
-    driver, graph = rt.engine.driver, rt.engine.graphs.chosen()["g@"]
+    driver, graph = rt.engine, rt.engine.graphs.chosen()["g@"]
     now = rt.clock.now()
 
     def claim(worker: str, now: int) -> RunRow:

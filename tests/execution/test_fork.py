@@ -15,7 +15,7 @@ import perdure
 from perdure.errors import BadArgument, GraphChanged
 from perdure.testing import Clock
 from perdure.types import Kind, State
-from tests.support.agents import NOON, Calls, Log, chain, driven, history, opened
+from tests.support.agents import NOON, Calls, Log, chain, driven, opened
 from tests.support.controls import HOUR, ONCE, SECOND, approve, echo, nap, said
 
 # -- the code changed
@@ -97,17 +97,6 @@ async def test_a_fork_of_a_sleeping_run_keeps_the_rest_of_its_sleep(url: str) ->
         await rt.tick()
         assert (await rt.get(plain.id)).output == said("a", "echo", "nap")
         assert (await rt.get(changed.id)).output == said("a", "echo", "changed", "nap")
-
-
-async def test_a_fork_of_a_run_that_overslept_wakes_at_once(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt:
-        run = await driven(rt, chain(echo, nap), said("a"), thread_id="t")
-        await rt.pause(run.id)
-        rt.clock.advance(2 * HOUR)
-        fork = await rt.fork(run.id)
-        await rt.tick()
-        await rt.tick()
-        assert (await rt.get(fork.id)).output == said("a", "echo", "nap")
 
 
 async def test_a_fork_from_before_the_sleep_sleeps_anew(sqlite_url: str) -> None:
@@ -242,17 +231,3 @@ async def test_a_fork_of_a_held_run_makes_its_unknown_call_anew(url: str) -> Non
         assert (await rt.get(fork.id)).output == said("a", "sent ana")
         assert (await rt.get(run.id)).state is State.HELD
         assert len(set(calls)) == 2
-
-
-async def test_a_fork_of_a_cancelled_run_goes_on_where_it_was_cancelled(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt:
-        run = await driven(rt, chain(echo, approve), said("a"), thread_id="t")
-        await rt.cancel(run.id)
-        fork = await rt.fork(run.id)
-        await rt.tick()
-        [wait] = await rt.waits(run_id=fork.id)
-        await rt.answer(wait.id, "yes")
-        await rt.tick()
-        assert (await rt.get(fork.id)).output == said("a", "echo", "approved yes")
-        assert (await rt.get(run.id)).state is State.CANCELLED
-        assert "started" in await history(rt, fork)

@@ -66,25 +66,6 @@ async def test_a_fork_goes_on_from_an_earlier_checkpoint_with_another_state(url:
         assert (await rt.get(old.id)).output == said("a", "one", "two", "three")
 
 
-async def test_a_fork_of_a_finished_run_is_finished_too(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt:
-        old = await driven(rt, chain(echo), said("a"), thread_id="t")
-        new = await rt.fork(old.id)
-        await rt.tick()
-        assert (await rt.get(new.id)).output == said("a", "echo")
-
-
-async def test_a_fork_of_a_failed_run_is_a_way_past_the_step_that_fails(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(echo, fail, ("last", echo)), name="g", retry=ONCE)
-        old = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
-        new = await rt.fork(old.id, update=said("by hand"), as_node="fail")
-        await rt.tick()
-        assert (await rt.get(new.id)).output == said("a", "echo", "by hand", "echo")
-        assert (await rt.get(old.id)).state == State.FAILED
-
-
 async def test_a_fork_refuses_a_thread_and_a_checkpoint_that_do_not_fit(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         old = await driven(rt, chain(echo), said("a"), thread_id="t")

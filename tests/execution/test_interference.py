@@ -89,12 +89,12 @@ async def test_a_driver_whose_run_was_pruned_writes_nothing(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(("echo", echo)), name="g")
         await rt.start("g", said("a"), thread_id="t")
-        driver, keeper = rt.engine.driver, rt.engine.keeper
+        driver, keeper = rt.engine, rt.engine.keeper
         claim = claims.claim(
             driver.serializer, keeper.worker, LeaseTimes(driver.clock.now(), 0), ["g@"], 1
         )
         [row] = rt.journal.do(claim)
-        segment = Segment(row, rt.journal, driver.serializer, driver.clock, durability="sync")
+        segment = Segment(row, rt.saver, driver.clock, durability="sync")
         rt.journal.run(
             end_segment(driver, row, SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {}))
         )

@@ -191,19 +191,6 @@ async def test_a_result_of_an_effect_that_is_too_large_fails_it_and_it_is_not_ca
     assert called == [1]
 
 
-async def test_an_exception_of_an_effect_that_is_too_large_is_shortened(rt: Any) -> None:
-    @perdure.effect(retry=perdure.Retry(attempts=1))
-    def fail() -> None:
-        raise ValueError(LARGE)
-
-    run = await driven(rt, chain(("one", lambda state: fail())))
-    assert run.state == State.FAILED
-    assert run.error is not None
-    assert run.error.kind == "ValueError"
-    [record] = await rt.effects(run_id=run.id)
-    assert record.state == EffectState.FAILED
-
-
 async def test_a_signal_an_answer_and_a_schedule_are_refused_by_name_and_can_be_sent_smaller(
     rt: Any,
 ) -> None:
@@ -236,24 +223,6 @@ async def test_a_question_that_is_too_large_fails_its_run(rt: Any, size: int) ->
     if size > 100_000:
         check_failed(run, r"the value of an interrupt")
         assert await rt.waits() == []
-
-
-async def test_a_message_of_the_outbox_that_is_too_large_fails_its_run(rt: Any) -> None:
-    run = await driven(
-        rt, chain(("one", lambda state: {"log": [perdure.outbox("mail", {"text": LARGE})]}))
-    )
-    assert run.state == State.FAILED
-    assert run.error is not None
-    assert re.search(r"12\d,\d{3} bytes", run.error.message)
-    assert await rt.messages() == []
-
-
-async def test_labels_that_are_too_large_fail_their_run(rt: Any) -> None:
-    calls = Calls()
-    node = calls.node("one", lambda state: perdure.label(note=LARGE))
-    run = await driven(rt, chain(node))
-    check_failed(run, r"label\(\): .*for \['note'\]\)")
-    assert calls == ["one"]
 
 
 async def test_the_input_of_a_child_is_refused_in_its_parent(rt: Any) -> None:

@@ -15,7 +15,7 @@ import perdure
 from perdure.commands import workers
 from perdure.commands.workers import WorkerRow
 from perdure.errors import NotFound
-from perdure.execution import liveness
+from perdure.execution import lease
 from perdure.types import Actor, State, WorkerInfo, WorkerState
 from tests.execution.counting import count_requests
 from tests.support.agents import Calls, Log, chain, driving, opened, reaches
@@ -28,7 +28,7 @@ from tests.support.ui_worker_child import NAME, graph
 
 @pytest.fixture(autouse=True)
 def _announced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "SOON", 0.0)
+    monkeypatch.setattr(lease, "SOON", 0.0)
     monkeypatch.setattr("perdure.execution.worker.DRAINS", 0.0)
 
 
@@ -123,7 +123,7 @@ async def test_a_worker_that_stops_before_it_is_announced_leaves_the_row_of_anot
         rt.register(chain(echo), name="g")
         async with driving(rt):
             await auntil(lambda: rows(sqlite_url) == 1)
-            monkeypatch.setattr(liveness, "SOON", 3600.0)
+            monkeypatch.setattr(lease, "SOON", 3600.0)
             async with driving(rt):
                 run = await rt.start("g", said(), thread_id="t")
                 await reaches(rt, run, State.DONE)
@@ -226,17 +226,3 @@ async def test_a_killed_worker_is_dead_at_once_and_gone_once_its_run_was_taken_o
                 return [one.id for one in await rt.workers()] == [rt.worker_id]
 
             await auntil(is_gone, "the new worker alone")
-
-
-@pytest.mark.parametrize("damaged", ["not JSON", "7", '{"a": 1}'])
-async def test_a_row_that_cannot_be_read_is_listed_without_it(
-    sqlite_url: str, damaged: str
-) -> None:
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(echo), name="g")
-        now = rt.clock.now()
-        row = WorkerRow("far:1:ab", "far", 1, damaged, 50, now, now)
-        await rt.journal.ado(workers.announce(row, is_new=True))
-        execute(sqlite_url, "UPDATE perdure_workers SET drain_at = 1, drain_by = ?", "[]")
-        [one] = await rt.workers()
-        assert (one.graphs, one.drain_by) == ((), {})

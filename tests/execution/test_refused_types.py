@@ -20,7 +20,7 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 import perdure
-from perdure.errors import TypeNotAllowed, Unserializable
+from perdure.errors import Unserializable
 from perdure.types import State
 from tests.support.agents import chain, driven, opened
 from tests.support.journal_graphs import Scripted
@@ -176,7 +176,3 @@ async def test_ask_says_before_the_answer_that_its_type_cannot_be_returned(
             await rt.answer(wait.id, {"good": True})
             await rt.tick()
             assert (await rt.get(run.id)).output["log"] == ["True"]  # its fields are fine
-
-
-def test_the_error_says_what_to_write_for_a_runtime() -> None:
-    assert "Runtime(..., allow=[Point])" in str(TypeNotAllowed("shapes", "Point", "x"))

@@ -128,66 +128,61 @@ def test_one_graph_in_two_runtimes_writes_to_each_its_own(rt: TemporaryRuntime) 
 # -- what it refuses
 
 
-def test_an_in_memory_saver_is_refused_with_the_reason(rt: TemporaryRuntime) -> None:
-    given = builder().compile(checkpointer=InMemorySaver())
-    with pytest.raises(NotDurable, match=r"in-memory saver, which loses .* Compile it with"):
-        rt.register(given, name="agent")
-    assert isinstance(given.checkpointer, InMemorySaver)
-    assert rt.graphs == []
-
-
-def test_an_entrypoint_with_an_in_memory_saver_is_refused(rt: TemporaryRuntime) -> None:
-    @entrypoint(checkpointer=InMemorySaver())
-    def agent(given: int) -> int:
-        return given
-
-    with pytest.raises(NotDurable, match="'agent' was compiled with an in-memory saver"):
-        rt.register(agent, name="agent")
-
-
-def test_another_saver_is_refused_by_its_name(rt: TemporaryRuntime) -> None:
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
-    try:
-        given = builder().compile(checkpointer=SqliteSaver(connection))
-        with pytest.raises(NotDurable, match=r"SqliteSaver.*not in this runtime's journal"):
-            rt.register(given, name="agent")
-    finally:
-        connection.close()
-
-
-def test_a_saver_of_ours_on_another_journal_is_refused(rt: TemporaryRuntime, tmp_path: Any) -> None:
-    with perdure.Saver(f"sqlite:///{tmp_path}/other.db") as other:
-        given = builder().compile(checkpointer=other)
-        with pytest.raises(NotDurable, match="Compile it without a checkpointer"):
-            rt.register(given, name="agent")
-
-
-@pytest.mark.parametrize("flag", [True, False])
-def test_a_checkpointer_flag_is_refused_as_one_for_subgraphs(
-    rt: TemporaryRuntime, flag: bool
-) -> None:
-    given = builder().compile(checkpointer=flag)
-    with pytest.raises(NotDurable, match=f"checkpointer={flag}, which is for subgraphs"):
-        rt.register(given, name="agent")
+@entrypoint(checkpointer=InMemorySaver())
+def in_memory(given: int) -> int:
+    return given
 
 
 @pytest.mark.parametrize(
-    "given", [None, "agent", note, RunnableLambda(note), StateGraph], ids=lambda one: str(type(one))
+    ("compiled", "says"),
+    [
+        (lambda: builder().compile(checkpointer=InMemorySaver()), "in-memory saver, which loses"),
+        (lambda: in_memory, "'agent' was compiled with an in-memory saver"),
+        (
+            lambda: builder().compile(
+                checkpointer=SqliteSaver(sqlite3.connect(":memory:", check_same_thread=False))
+            ),
+            "SqliteSaver.*not in this runtime's journal",
+        ),
+        (lambda: builder().compile(checkpointer=perdure.Saver("sqlite:///other.db")), "saver"),
+        (lambda: builder().compile(checkpointer=True), "=True, which is for subgraphs"),
+        (lambda: builder().compile(checkpointer=False), "=False, which is for subgraphs"),
+    ],
+    ids=["in memory", "entrypoint", "another saver", "another journal", "true", "false"],
 )
-def test_what_is_no_graph_is_refused(rt: TemporaryRuntime, given: Any) -> None:
-    with pytest.raises(BadArgument, match="takes a StateGraph, a compiled graph or an @entrypoint"):
+def test_a_graph_with_another_checkpointer_is_refused_with_the_reason(
+    rt: TemporaryRuntime, compiled: Any, says: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = compiled()
+    before = given.checkpointer
+    with pytest.raises(NotDurable, match=f"{says}.*Compile it without a checkpointer"):
         rt.register(given, name="agent")
+    assert given.checkpointer is before
+    assert rt.graphs == []
 
 
-def test_a_graph_without_a_name_is_asked_for_one(rt: TemporaryRuntime) -> None:
-    for given in (builder(), builder().compile()):
-        with pytest.raises(BadArgument, match=r"register\(graph, name='...'\)"):
-            rt.register(given)
-
-
-def test_a_name_with_an_at_is_refused(rt: TemporaryRuntime) -> None:
-    with pytest.raises(BadArgument, match="must not contain '@': 'agent@2'"):
-        rt.register(builder(), name="agent@2")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        *[
+            ({"graph": wrong}, "takes a StateGraph, a compiled graph or an @entrypoint")
+            for wrong in (None, "agent", note, RunnableLambda(note), StateGraph)
+        ],
+        ({"name": None}, r"register\(graph, name='...'\)"),
+        ({"name": None, "graph": builder().compile()}, r"register\(graph, name='...'\)"),
+        ({"name": "agent@2"}, "must not contain '@': 'agent@2'"),
+        ({"timeout": timedelta(0)}, "must be at least"),
+        ({"timeout": timedelta(seconds=-1)}, "must be at least"),
+        ({"retry": 5}, r"perdure\.Retry"),
+        ({"retry": {"attempts": 3}}, r"perdure\.Retry"),
+    ],
+)
+def test_what_means_nothing_is_refused(
+    rt: TemporaryRuntime, arguments: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadArgument, match=says):
+        rt.register(**{"graph": builder(), "name": "agent", **arguments})
 
 
 def test_a_second_graph_of_a_name_is_refused_and_the_first_stays(rt: TemporaryRuntime) -> None:
@@ -199,12 +194,6 @@ def test_a_second_graph_of_a_name_is_refused_and_the_first_stays(rt: TemporaryRu
     with pytest.raises(BadArgument, match="registered already"):
         rt.register(builder("third"), name="agent", version="2")
     assert first.invoke({"log": []}, T) == {"log": ["first"]}
-
-
-@pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1)], ids=["zero", "negative"])
-def test_a_timeout_that_is_always_up_is_refused(rt: TemporaryRuntime, timeout: timedelta) -> None:
-    with pytest.raises(BadArgument, match="must be at least"):
-        rt.register(builder(), name="agent", timeout=timeout)
 
 
 # -- versions, and who drives
@@ -326,12 +315,6 @@ async def test_another_type_is_refused_before_the_run_is_accepted() -> None:
     async with runtime(allow=[Stranger]) as rt:
         run = await driven(rt, builder(), {"log": [Stranger("who")]}, name="agent")
         assert (await rt.get(run.id)).output == {"log": [Stranger("who"), "noted"]}
-
-
-@pytest.mark.parametrize("retry", [5, {"attempts": 3}])
-def test_retry_is_a_policy_and_nothing_else(rt: TemporaryRuntime, retry: Any) -> None:
-    with pytest.raises(BadArgument, match=r"perdure\.Retry"):
-        rt.register(builder(), name="agent", retry=retry)
 
 
 @pytest.mark.parametrize("bad", [{"attempts": 0}, {"factor": 0.5}, {"first": timedelta(-1)}])

@@ -14,13 +14,13 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 
 import perdure
-from perdure.execution import liveness
+from perdure.execution import lease
 from perdure.execution.worker import Worker
 from perdure.journal import Poll, group_commit
 from perdure.runtime import Runtime
 from perdure.types import Message, State
 from tests.execution.counting import Counting, Request, count_requests
-from tests.support.agents import Calls, Log, chain, driving, gate, reaches
+from tests.support.agents import Calls, Log, chain, driving, gate
 from tests.support.polling import auntil
 
 HOUR = timedelta(hours=1)
@@ -152,7 +152,7 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
         rests += 1
         await real(self, soon_at)
 
-    monkeypatch.setattr(liveness, "SOON", 3600.0)
+    monkeypatch.setattr(lease, "SOON", 3600.0)
     async with counted(url, monkeypatch, poll=0.01) as (rt, backend):
         await rt.start("nap", {"log": []})
         await rt.tick()
@@ -178,29 +178,13 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
 async def test_a_worker_announces_itself_with_one_commit_and_leaves_with_another(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness, "SOON", 0.0)
+    monkeypatch.setattr(lease, "SOON", 0.0)
     async with counted(url, monkeypatch) as (rt, backend):
         async with driving(rt):
             await auntil(lambda: any(one.writes for one in backend.requests))
         commits = [one.statements for one in backend.take() if one.writes]
         announced = ("announced", "announce_worker", "delete_workers")
         assert commits == [announced, ("delete_workers",)]
-
-
-async def test_how_often_an_idle_worker_asks_is_said_by_its_database(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Were it asked more often than once an hour, the second look would find the run of another
-    process; and a run that this process starts does not wait for it."""
-    async with counted(sqlite_url, monkeypatch) as (rt, backend), driving(rt):
-        await auntil(lambda: backend.requests, "the first look")
-        async with perdure.Client(sqlite_url) as other:
-            far = await other.start("1", {"log": []}, thread_id="far")
-            assert [one for one in backend.take() if one.writes] == []
-            assert (await other.get(far.id)).state is State.PENDING
-            near = await rt.start("1", {"log": []}, thread_id="near")
-            await reaches(rt, near, State.DONE)
-            await reaches(rt, far, State.DONE)
 
 
 async def test_leases_are_renewed_by_one_commit_and_no_read(

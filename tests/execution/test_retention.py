@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 
 from perdure.errors import BadArgument
-from perdure.execution import sweeps
-from perdure.failures import Failures
+from perdure.execution import duties
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retention
 from tests.contract.test_deleting import ended, left, register
@@ -29,10 +28,10 @@ def url(sqlite_url: str) -> str:
 async def test_runs_that_are_kept_do_not_stop_the_sweep(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeps, "PAGE", 3)
-    monkeypatch.setattr(sweeps, "DELETIONS", 2)
-    monkeypatch.setattr(sweeps.RetentionSweep, "rest", 0.0)  # the clock jumps
-    monkeypatch.setattr(sweeps, "PAUSE", 0.0)
+    monkeypatch.setattr(duties, "ROWS", 3)
+    monkeypatch.setattr(duties, "DELETIONS", 2)
+    monkeypatch.setattr(duties.RetentionSweep, "rest", 0.0)  # the clock jumps
+    monkeypatch.setattr(duties, "PAUSE", 0.0)
     clock = Clock(NOON)
     async with opened(url, clock, retention=POLICY) as rt:
         register(rt)
@@ -54,12 +53,9 @@ async def test_two_processes_that_sweep_at_once_delete_each_run_once(url: str) -
         await ended(rt, "done", 30)
         clock.advance(31 * DAY)
         now = rt.engine.clock.now()
-        both = [sweeps.RetentionSweep(POLICY, Failures()) for _ in range(2)]
-        journals = rt.journal, other.journal
+        both = [duties.RetentionSweep(POLICY) for _ in range(2)]
         while await left(rt):
-            await asyncio.gather(
-                *(one.piece(journal, now) for one, journal in zip(both, journals, strict=True))
-            )
+            await asyncio.gather(both[0].piece(rt.engine, now), both[1].piece(other.engine, now))
 
 
 def test_a_retention_without_any_age_is_refused() -> None:

@@ -22,8 +22,7 @@ from langgraph.graph import START, StateGraph
 import perdure
 import perdure.testing
 from perdure import connect
-from perdure.journal.clock import JournalClock, journal_time
-from perdure.testing import Clock
+from perdure.journal.clock import JournalClock
 from perdure.types import Run, State
 from tests.contract.test_takeover import Mine, Place
 from tests.support.fork_server import ForkServer
@@ -157,28 +156,6 @@ async def _true(value: bool) -> bool:
 # -- clocks
 
 
-async def test_a_sleep_is_not_looked_at_before_its_time_however_often_the_clock_turns(
-    url: str,
-) -> None:
-    rt = perdure.testing.runtime(url)
-
-    def nap(state: Mine) -> Mine:
-        perdure.sleep(timedelta(hours=1))
-        return {"log": ["nap"]}
-
-    rt.register(chain(nap), name="g")
-    async with rt:
-        run = await rt.start("g", {"log": []}, thread_id="t")
-        await rt.tick()
-        [wait] = await rt.waits()
-        for minutes in (-180, 59, -3000, 0, 59):
-            rt.clock.move_to(wait.created_at + timedelta(minutes=minutes))
-            assert (await rt.tick()).claimed == 0
-        rt.clock.move_to(wait.created_at + timedelta(minutes=60))
-        assert (await rt.tick()).done == 1
-        assert (await rt.get(run.id)).output == {"log": ["nap"]}
-
-
 async def test_the_wall_clock_of_the_process_does_not_matter(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,22 +192,6 @@ async def test_the_wall_clock_of_the_process_does_not_matter(
         assert all(abs(at - begun) < timedelta(minutes=1) for at in times)
 
 
-def test_both_databases_and_this_host_agree_on_the_time(sqlite_url: str, postgres_url: str) -> None:
-    journals = [connect(sqlite_url), connect(postgres_url)]
-    try:
-        before = time.time()
-        told = [journal.do(journal_time()) / 1000 for journal in journals]
-        clocks = [JournalClock(journal) for journal in journals]
-        told += [clock.now() / 1000 for clock in clocks]
-        after = time.time()
-        assert all(before - 0.5 < at < after + 0.5 for at in told), (before, told, after)
-        again = [clock.now() / 1000 for clock in clocks]
-        assert all(later >= at for later, at in zip(again, told[2:], strict=True))
-    finally:
-        for journal in journals:
-            journal.close()
-
-
 def test_a_clock_follows_its_database_when_that_is_set(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,18 +207,11 @@ def test_a_clock_follows_its_database_when_that_is_set(
         journal.close()
 
 
-def test_a_clock_that_only_moves_when_told() -> None:
-    clock = Clock(datetime(2026, 1, 1, tzinfo=UTC))
-    assert clock.now() == clock.now() == 1767225600000
-    clock.advance(timedelta(days=-1))
-    assert clock.time == datetime(2025, 12, 31, tzinfo=UTC)
-
-
 # -- who is alive
 
 
 def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Path) -> None:
-    from perdure.execution.liveness import ProcessLock
+    from perdure.execution.lease import ProcessLock
 
     here = ProcessLock(str(tmp_path))
     here.acquire()
@@ -290,7 +244,7 @@ def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Pa
 def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
     tmp_path: Path,
 ) -> None:
-    from perdure.execution.liveness import STALE, ProcessLock
+    from perdure.execution.lease import STALE, ProcessLock
 
     long_ago = time.time() - 2 * STALE
     alive, dead, fresh = ProcessLock(str(tmp_path)), tmp_path / "dead.lock", tmp_path / "fresh.lock"
@@ -321,13 +275,13 @@ def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
 def test_a_process_that_lives_long_is_not_old_when_it_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perdure.execution import liveness
+    from perdure.execution import lease
 
-    monkeypatch.setattr(liveness, "BEAT", -1.0)
-    here = liveness.ProcessLock(str(tmp_path))
+    monkeypatch.setattr(lease, "BEAT", -1.0)
+    here = lease.ProcessLock(str(tmp_path))
     here.acquire()
     [file] = tmp_path.iterdir()
     os.utime(file, (0, 0))
     here.beat()
-    assert file.stat().st_mtime > time.time() - liveness.STALE
+    assert file.stat().st_mtime > time.time() - lease.STALE
     here.release()

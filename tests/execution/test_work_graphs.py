@@ -3,13 +3,12 @@ that failed for good for a person to retry."""
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from perdure.errors import BadArgument, UnknownGraph
+from perdure.errors import UnknownGraph
 from perdure.testing import TemporaryRuntime
 from perdure.types import Message, Retry, Run, State
 from tests.support.agents import Calls, chain, driving, history, opened, reaches
@@ -41,17 +40,6 @@ async def test_only_the_graphs_that_are_named_are_driven(url: str) -> None:
         assert sorted(calls) == ["a", "b", "c"]
 
 
-async def test_what_is_due_of_others_is_no_reason_to_go_on_or_to_warn(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with opened(url) as rt:
-        calls = three(rt)
-        await start(rt, "b")
-        with caplog.at_level(logging.WARNING, "perdure"):
-            counts = await rt.work(graphs=["a"], until_idle=True)
-        assert (counts.claimed, calls, caplog.records) == (0, [], [])
-
-
 async def test_no_graph_named_means_none_is_driven(url: str) -> None:
     async with opened(url) as rt:
         calls = three(rt)
@@ -67,17 +55,6 @@ async def test_a_name_that_is_not_registered_is_refused(url: str) -> None:
         with pytest.raises(UnknownGraph, match="No graph 'd' is registered here; there is a, b, c"):
             await rt.work(graphs=["a", "d"], until_idle=True)
         assert calls == []
-
-
-async def test_every_version_of_a_graph_is_driven_by_its_name(url: str) -> None:
-    async with opened(url) as rt:
-        calls = Calls()
-        for version in ("1", "2"):
-            rt.register(chain(calls.node(f"v{version}")), name="a", version=version)
-        for version in ("1", "2"):
-            await rt.start("a", {"log": []}, version=version)
-        await rt.work(graphs=["a"], until_idle=True)
-        assert sorted(calls) == ["v1", "v2"]
 
 
 async def test_two_workers_of_one_runtime_each_drive_their_own(url: str) -> None:
@@ -148,14 +125,6 @@ async def test_a_run_that_failed_for_good_is_held_and_its_history_says_why(url: 
         assert calls == ["first", "second", "second"]
 
 
-async def test_without_it_such_a_run_fails_as_ever(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(failing(Calls(), ["broken"]), name="a", retry=ONCE)
-        [run] = await start(rt, "a")
-        await rt.tick()
-        assert (await rt.get(run.id)).state is State.FAILED
-
-
 async def test_one_that_is_held_goes_on_from_its_last_step_after_retry(url: str) -> None:
     async with opened(url) as rt:
         calls, broken = Calls(), ["broken"]
@@ -171,20 +140,6 @@ async def test_one_that_is_held_goes_on_from_its_last_step_after_retry(url: str)
         assert calls == ["first", "second", "second"]
         kinds = await history(rt, run)
         assert kinds.index("held") < kinds.index("retried") < kinds.index("done")
-
-
-async def test_an_error_that_is_final_at_once_is_held_too(url: str) -> None:
-    async with opened(url) as rt:
-        tries = Calls()
-
-        def refuse(state: Any) -> None:
-            raise BadArgument("never")
-
-        rt.register(chain(tries.node("a", refuse)), name="a", hold=True)
-        [run] = await start(rt, "a")
-        await rt.tick()
-        assert (await rt.get(run.id)).state is State.HELD
-        assert tries == ["a"]
 
 
 async def test_the_next_run_of_its_thread_waits_until_one_that_is_held_is_over(url: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.execution.liveness import ProcessLock
+from perdure.execution.lease import ProcessLock
 from tests.support.commands import commands_at
 
 

@@ -23,7 +23,7 @@ from perdure import Mail
 from perdure.commands import question_links
 from perdure.commands.mail import Encryption, SmtpServer
 from perdure.errors import BadArgument, WaitExpired
-from perdure.execution.outbox import Undelivered
+from perdure.execution.duties import Undelivered
 from perdure.notifications import mail as smtp
 from perdure.notifications.mail import MailSender, hand_over
 from perdure.notifications.webhooks import PAUSES

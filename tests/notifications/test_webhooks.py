@@ -21,7 +21,7 @@ import perdure
 from perdure import RunWebhooks, Webhook
 from perdure.commands.webhooks import BadSignature, check_url, secrets_of, sign, verify
 from perdure.errors import BadArgument
-from perdure.execution.outbox import Undelivered
+from perdure.execution.duties import Undelivered
 from perdure.notifications.posting import post
 from tests.contract.test_webhook_deliveries import approve, told, work
 from tests.contract.test_webhook_deliveries import receiver as receiver

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
-from perdure.commands.runs import RunRow
+from perdure.effects.context import key
+from perdure.effects.decorator import Effect, aperform, perform
 from perdure.effects.simulation import refuse_in_evaluation
+from perdure.effects.task import is_in_run
 from perdure.errors import LeaseLost, ThreadBusy
-from perdure.execution import bound_call
-from perdure.execution.bound_call import BoundCall
-from perdure.execution.bound_runs import BoundRuns, taken_over
-from perdure.execution.drive import Drive, Outcome, Raised, Returned
+from perdure.execution.bound_runs import CALL_KEY, AlreadyDone, BoundCall, BoundRuns, taken_over
+from perdure.execution.drive import Drive, Raised, Returned, is_resume
 from perdure.execution.engine import Engine
 from perdure.execution.graphs import Graph, check_saver
 from perdure.execution.stream_capture import recorded
-from perdure.journal import Journal, Refused
+from perdure.journal import Plan, Refused
 from perdure.langgraph_port import configs
 
 
@@ -89,37 +89,6 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         """The compiled graph without its runtime."""
         return self._graph.pregel
 
-    @property
-    def _journal(self) -> Journal:
-        return self._engine.driver.journal  # not before: registering a graph opens nothing
-
-    @contextlib.contextmanager
-    def _leased(self, drive: Drive) -> Iterator[None]:
-        """Keep the lease of a call. Raises `ThreadBusy` if it is lost while the run ends."""
-        keeper = self._engine.keeper
-        keeper.add(drive)
-        try:
-            yield
-        except Refused as lost:  # while it ended
-            raise taken_over(drive) from lost
-        finally:
-            keeper.remove(drive)
-
-    @contextlib.contextmanager
-    def _opening(self, call: BoundCall) -> Iterator[None]:
-        """End with a call the run that it has accepted and not begun, however the call ends. Raises
-        `ThreadBusy` if the run loses its lease while it begins."""
-        try:
-            yield
-        except GeneratorExit:
-            raise  # thrown away with its event loop, perhaps under a lock: its lease runs out
-        except BaseException as error:
-            self._runs.give_up(call)
-            if isinstance(error, (LeaseLost, Refused)):
-                busy = ThreadBusy(call.thread_id, "was stopped, or another worker drives")
-                raise busy from error
-            raise
-
     def __repr__(self) -> str:
         return f"<perdure graph {self._graph.key!r}>"
 
@@ -148,16 +117,16 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 AlreadyAnswered: The question was answered at this old checkpoint. Nothing was
                     stored.
             """
-            if bound_call.starts_own_run(self, input, config, kwargs):
-                return bound_call.invoke(self, input, config, kwargs)
+            if self._starts_own_run(input, config, kwargs):
+                return perform(_INVOKE, _recorded_call(self, input, config, kwargs), {})
             return super().invoke(input, config, **kwargs)
 
         async def ainvoke(
             self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
         ) -> Any:
             """`invoke`, without blocking the event loop."""
-            if bound_call.starts_own_run(self, input, config, kwargs):
-                return await bound_call.ainvoke(self, input, config, kwargs)
+            if self._starts_own_run(input, config, kwargs):
+                return await aperform(_AINVOKE, _recorded_call(self, input, config, kwargs), {})
             _INVOKING.set(True)
             return await super().ainvoke(input, config, **kwargs)
 
@@ -169,26 +138,13 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             A reader that stops early gives the run back, and a worker finishes it. The rest is as
             in `invoke`.
             """
-            journal, pregel = self._journal, self._graph.pregel
-            call = self._call(input, config, kwargs)
+            pregel, call = self._graph.pregel, self._call(input, config, kwargs)
             if call is None:
                 yield from pregel.stream(input, config, **kwargs)
                 return
             refuse_in_evaluation("perdure.stream")
-            with self._opening(call):
-                drive = journal.run(self._runs.open(call))
-                outcome: Outcome = Returned()
-                with self._leased(drive):
-                    try:
-                        call.accepted = None  # it is begun
-                        yield from pregel.stream(call.input, drive.config, **call.arguments)
-                    except BaseException as error:
-                        outcome = Raised(error)
-                        if isinstance(error, LeaseLost):
-                            raise taken_over(drive) from error
-                        raise
-                    finally:
-                        journal.run(self._runs.close(drive, outcome))
+            with _Session(self._runs, call) as drive:
+                yield from pregel.stream(call.input, drive.config, **call.arguments)
 
         def astream(
             self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
@@ -215,53 +171,23 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             Raises:
                 ThreadBusy: A run of the thread is driven now.
             """
-            journal, pregel = self._journal, self._graph.pregel
-            call = self._call(None, config, {})
+            pregel, call = self._graph.pregel, self._call(None, config, {})
             if call is None:
                 return pregel.bulk_update_state(config, supersteps)
             refuse_in_evaluation("perdure.update_state")
-            with self._opening(call):
-                drive, waiting = journal.run(self._runs.lease_for_update(call))
-                with self._leased(drive):
-                    try:
-                        call.accepted = None
-                        return pregel.bulk_update_state(call.with_lease(drive), supersteps)
-                    finally:
-                        journal.run(self._runs.after_update(drive, waiting))
+            with _Session(self._runs, call, updates=True) as drive:
+                return pregel.bulk_update_state(call.with_lease(drive), supersteps)
 
         async def abulk_update_state(
             self, config: RunnableConfig, supersteps: Any
         ) -> RunnableConfig:
             """`bulk_update_state`, without blocking the event loop."""
-            journal, pregel = self._journal, self._graph.pregel
-            call = self._call(None, config, {})
+            pregel, call = self._graph.pregel, self._call(None, config, {})
             if call is None:
                 return await pregel.abulk_update_state(config, supersteps)
             refuse_in_evaluation("perdure.update_state")
-            with self._opening(call):
-                drive, waiting = await journal.arun(self._runs.lease_for_update(call))
-                with self._leased(drive):
-                    try:
-                        call.accepted = None
-                        return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
-                    finally:
-                        await journal.arun(self._runs.after_update(drive, waiting))
-
-    # -- running
-
-    def invoke_run(self, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-        """`invoke`, for the effect that a node calls. Raises `AlreadyDone`. Internal."""
-        return super().invoke(input, config, **kwargs)
-
-    async def ainvoke_run(self, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-        return await super().ainvoke(input, config, **kwargs)
-
-    def output_of(self, row: RunRow) -> Any:
-        """Return the output of a run that is done. Internal."""
-        return self._journal.run(self._engine.output_of(row))
-
-    async def aoutput_of(self, row: RunRow) -> Any:
-        return await self._journal.arun(self._engine.output_of(row))
+            async with _Session(self._runs, call, updates=True) as drive:
+                return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
 
     def _call(self, input: Any, config: RunnableConfig | None, kwargs: Any) -> BoundCall | None:
         """A call as one of its own, or None if it is a part of the run of another graph."""
@@ -270,41 +196,147 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             return None
         return BoundCall(input, config, full, kwargs)
 
+    def _starts_own_run(self, input: Any, config: Any, kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call starts a run of its own inside another run."""
+        if input is None or is_resume(input) or not kwargs.keys() <= _STORED or not is_in_run():
+            return False
+        return not configs.is_nested(configs.full_config(self, config)["configurable"])
+
     async def _astream(
         self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any], *, keep: bool
     ) -> AsyncIterator[Any]:
-        journal, pregel = self._journal, self._graph.pregel
-        call = self._call(input, config, kwargs)
-        if call is not None and keep:
-            call.keep_stream()
+        pregel, call = self._graph.pregel, self._call(input, config, kwargs)
         if call is None:
             inner = cast(AsyncGenerator[Any], pregel.astream(input, config, **kwargs))
             async with contextlib.aclosing(inner):
                 async for chunk in inner:
                     yield chunk
             return
+        if keep:
+            call.keep_stream()
         refuse_in_evaluation("perdure.stream")
-        with self._opening(call):
-            drive = await journal.arun(self._runs.open(call))
-            outcome: Outcome = Returned()
-            with self._leased(drive):
-                try:
-                    call.accepted = None  # it is begun
-                    chunks = pregel.astream(call.input, drive.config, **call.arguments)
-                    if (recorder := drive.segment.stream) is not None:
-                        chunks = recorded(chunks, recorder, *call.stream_arguments)
-                    async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
-                        async for chunk in chunks:
-                            yield chunk
-                except BaseException as error:
-                    outcome = Raised(error)
-                    if isinstance(error, LeaseLost):
-                        raise taken_over(drive) from error
-                    raise
-                finally:
-                    await journal.arun(self._runs.close(drive, outcome))
+        async with _Session(self._runs, call) as drive:
+            chunks = pregel.astream(call.input, drive.config, **call.arguments)
+            if (recorder := drive.stream) is not None:
+                chunks = recorded(chunks, recorder, *call.stream_arguments)
+            async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
+                async for chunk in chunks:
+                    yield chunk
 
 
+class _Session:
+    """While LangGraph runs in a call: its run is claimed, and its lease kept. The end stores what
+    the outcome means."""
+
+    def __init__(self, runs: BoundRuns, call: BoundCall, *, updates: bool = False) -> None:
+        self._runs, self._engine, self._call = runs, runs.engine, call
+        self._updates = updates
+
+    def __enter__(self) -> Drive:
+        with self._opening():
+            return self._add(self._engine.journal.run(self._open()))
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with self._closing(error):
+            self._engine.journal.run(self._close(error))
+
+    async def __aenter__(self) -> Drive:
+        with self._opening():
+            return self._add(await self._engine.journal.arun(self._open()))
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with self._closing(error):
+            await self._engine.journal.arun(self._close(error))
+
+    def _open(self) -> Plan[Drive]:
+        return (self._runs.open_for_update if self._updates else self._runs.open)(self._call)
+
+    def _add(self, drive: Drive) -> Drive:
+        self._engine.keeper.add(drive)
+        self._call.accepted = None  # it is begun
+        self._drive = drive
+        return drive
+
+    def _close(self, error: BaseException | None) -> Plan[None]:
+        if self._updates:
+            return self._runs.close_update(self._call, self._drive)
+        return self._runs.close(self._drive, Returned() if error is None else Raised(error))
+
+    @contextlib.contextmanager
+    def _opening(self) -> Iterator[None]:
+        """End with a call the run that it has accepted and not begun, however the call ends. Raises
+        `ThreadBusy` if the run loses its lease while it begins."""
+        try:
+            yield
+        except GeneratorExit:
+            raise  # thrown away with its event loop, perhaps under a lock: its lease runs out
+        except BaseException as error:
+            self._runs.give_up(self._call)
+            if isinstance(error, (LeaseLost, Refused)):
+                busy = ThreadBusy(self._call.thread_id, "was stopped, or another worker drives")
+                raise busy from error
+            raise
+
+    @contextlib.contextmanager
+    def _closing(self, error: BaseException | None) -> Iterator[None]:
+        """Keep the lease until the run has ended. Raises `ThreadBusy` if it is lost before."""
+        try:
+            yield
+        except Refused as lost:
+            raise taken_over(self._drive) from lost
+        finally:
+            self._engine.keeper.remove(self._drive)
+        if isinstance(error, (LeaseLost, Refused)):
+            raise taken_over(self._drive) from error
+
+
+_STORED = {"context", "durability"}
+"""Arguments with which the result is what the run returns."""
+
+
+def _recorded_call(graph: BoundGraph, input: Any, config: Any, kwargs: Any) -> tuple[Any, ...]:
+    thread_id = ((config or {}).get("configurable") or {}).get("thread_id")
+    return graph, graph.name, str(thread_id or ""), input, config, kwargs
+
+
+@contextlib.contextmanager
+def _keyed() -> Iterator[None]:
+    token = CALL_KEY.set(key())
+    try:
+        yield
+    finally:
+        CALL_KEY.reset(token)
+
+
+def _invoke(
+    graph: Any, name: str, thread_id: str, input: Any, given: Any, kwargs: dict[str, Any]
+) -> Any:
+    with _keyed():
+        try:
+            return super(BoundGraph, graph).invoke(input, given, **kwargs)
+        except AlreadyDone as done:
+            return done.journal.run(done.output)
+
+
+async def _ainvoke(
+    graph: Any, name: str, thread_id: str, input: Any, given: Any, kwargs: dict[str, Any]
+) -> Any:
+    with _keyed():
+        try:
+            return await super(BoundGraph, graph).ainvoke(input, given, **kwargs)
+        except AlreadyDone as done:
+            return await done.journal.arun(done.output)
+
+
+def _effect(function: Any) -> Effect:
+    """An exception is no outcome: a run that failed is retried by the next attempt. A run goes on
+    with its recorded input, but with the graph and the config of the call: only of the same one."""
+    record = ("name", "thread_id", "input")
+    effect = Effect.of(function, name="perdure.invoke", retry=None, record=record)
+    return replace(effect, spec=replace(effect.spec, keeps_errors=False, identity=record[:2]))
+
+
+_INVOKE, _AINVOKE = _effect(_invoke), _effect(_ainvoke)
 _INVOKING: ContextVar[bool] = ContextVar("perdure_invoking", default=False)
 """Whether `ainvoke`, which LangGraph makes of `astream`, is about to call it."""
 

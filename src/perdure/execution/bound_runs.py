@@ -1,4 +1,4 @@
-"""The run of a bound graph's call: how it is found or accepted, answered, claimed and ended.
+"""One call of a bound graph, and its run: how it is found or accepted, answered, claimed, ended.
 
 The first lines of `bound_graph` say which run a call drives. A call reserves the run that it has
 accepted, and ends it when it ends before its segment has begun. Where a call may end, and what that
@@ -22,20 +22,26 @@ attempt of the node: its run ends with its parent alone, and a worker may begin 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
 
 from perdure.commands import claims, run_control, runs, starting, waits
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.events import Change, change
-from perdure.commands.runs import RunRow, load_setup
+from perdure.commands.runs import RunRow, load_output, load_setup
+from perdure.commands.starting import check_command
+from perdure.commands.streams import MODES, kept_modes
 from perdure.commands.waits import WaitRow
 from perdure.effects.task import parent_of_call
-from perdure.errors import Error, ThreadBusy
-from perdure.execution import bound_call
-from perdure.execution.bound_call import BoundCall
-from perdure.execution.continuation import answer_with_command, check_unanswered, note_command
+from perdure.errors import BadArgument, Error, ThreadBusy
+from perdure.execution.answers import answer_with_command, check_unanswered, note_command
 from perdure.execution.drive import (
+    BREAKPOINTS,
     Drive,
-    Driver,
     Ended,
     Outcome,
     Returned,
@@ -45,12 +51,143 @@ from perdure.execution.drive import (
 )
 from perdure.execution.engine import Engine
 from perdure.execution.finish import end_segment, finish_segment
-from perdure.execution.graphs import Graph
+from perdure.execution.graphs import Graph, redacted_output
 from perdure.execution.start import begin_segment
 from perdure.journal import Plan, Poll
 from perdure.journal.names import new_id
 from perdure.langgraph_port import configs, task_interrupts
+from perdure.serde.serializer import Serializer
 from perdure.types import ENDED, Control, EventKind, State, WaitState
+
+
+class BoundCall:
+    """The arguments of one call of a bound graph."""
+
+    def __init__(
+        self,
+        input: Any,
+        config: RunnableConfig | None,
+        full: RunnableConfig,
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """`full` is the config with what the graph and the surroundings add to it."""
+        check_command(input)
+        self.input = input
+        self.follows = False
+        """Whether the call continues a run that has begun."""
+        self.accepted: str | None = None
+        """The run that the call has accepted and not begun to drive. It ends with the call."""
+        self.run_waits = False
+        """Whether a call that changes the state does so by a run that waits."""
+        self._config: dict[str, Any] = dict(config or {})
+        self._inherits_run = configs.inherits_run(full)
+        self.configurable = dict(full["configurable"])
+        self._kwargs = dict(kwargs)
+        self._context = self._kwargs.pop("context", None)
+        self._control = self._kwargs.pop("control", None)
+        self._durability = self._kwargs.pop("durability", None)
+        thread_id = self.configurable.get("thread_id")
+        if thread_id is None or thread_id == "":
+            raise BadArgument(
+                "The config has no thread_id: pass {'configurable': {'thread_id': ...}}."
+            )
+        self.thread_id = str(thread_id)
+        self.place = configs.place_of(self.configurable)
+        """Where the run begins, if not at the thread's last checkpoint."""
+        self.arguments: dict[str, Any] = {}
+        self._kept: dict[str, Any] | None = None
+
+    def keep_stream(self) -> None:
+        """Have what the run produces in the modes of this call kept, if the caller names modes."""
+        named, subgraphs = self._kwargs.get("stream_mode"), bool(self._kwargs.get("subgraphs"))
+        modes = [named] if isinstance(named, str) else list(named or ())
+        self._kept = kept_modes([mode for mode in modes if mode in MODES], subgraphs)
+
+    @property
+    def stream_arguments(self) -> tuple[Any, bool]:
+        """The stream mode and whether subgraphs are streamed, as LangGraph is called with them."""
+        return self.arguments.get("stream_mode"), bool(self.arguments.get("subgraphs"))
+
+    def redact(self, serializer: Serializer) -> None:
+        """Keep of the arguments what will be stored of them: the call sees no more than a worker
+        that goes on with it."""
+        if not serializer.redacts:
+            return
+        self.input = redacted_output(serializer, self.input)
+        self._context = redacted_output(serializer, self._context)
+        redacted = serializer.redacted_entries
+        given = {k: v for k, v in _plain(self.configurable).items() if not configs.is_own_key(k)}
+        self.configurable |= redacted(given)
+        if metadata := self._config.get("metadata"):
+            self._config["metadata"] = {**metadata, **redacted(_plain(metadata))}
+        if tags := self._config.get("tags"):
+            self._config["tags"] = serializer.redacted(list(tags))
+
+    def forget_place(self) -> None:
+        """Begin where the thread is."""
+        self.configurable = {
+            key: value for key, value in self.configurable.items() if key not in self.place
+        }
+        self.place = {}
+
+    def setup(self) -> dict[str, Any]:
+        """The part of the call that can be stored, enough for a worker to continue it."""
+        setup: dict[str, Any] = {"inline": True}
+        own = {"input": self.input, "context": self._context, "durability": self._durability}
+        setup |= {name: value for name, value in own.items() if value is not None}
+        setup |= {name: self._kwargs[name] for name in BREAKPOINTS if self._kwargs.get(name)}
+        if self._kept:
+            setup["stream"] = self._kept
+        if self.place:
+            setup["place"] = self.place
+        keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
+        given = _plain(self.configurable)
+        plain = {k: v for k, v in given.items() if not configs.is_own_key(k)}
+        setup["config"] = {**keep, "configurable": plain}
+        setup["metadata"] = _plain(self._config.get("metadata"))
+        return setup
+
+    def apply(self, drive: Drive) -> None:
+        """Combine the arguments of the caller with those of the run."""
+        if self.input is None or (drive.input is None and not self.follows):
+            self.input = drive.input
+        if self._control is not None:
+            drive.control = self._control
+        own = {k: v for k, v in self._config.items() if k not in ("configurable", "metadata")}
+        ours = cast(RunnableConfig, {"callbacks": drive.config.get("callbacks")})
+        drive.config = cast(RunnableConfig, {**drive.config, **own, **self.with_lease(drive)})
+        theirs = cast(RunnableConfig, {"callbacks": self._config.get("callbacks")})
+        drive.config["callbacks"] = merge_configs(ours, theirs)["callbacks"]
+        if self._inherits_run:
+            metadata = drive.config.get("metadata") or {}
+            drive.config["metadata"] = {**metadata, configs.RUN: drive.row.id}
+        if self._context is not None:
+            drive.context = self._context
+        self.arguments = {**self._kwargs, **drive.arguments}
+
+    def with_lease(self, drive: Drive) -> RunnableConfig:
+        """The caller's config with the lease of the run."""
+        configurable = {**self.configurable, **drive.config["configurable"]}
+        return cast(RunnableConfig, {**self._config, "configurable": configurable})
+
+
+def _plain(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    storable = (str, int, float, bool, type(None))
+    return {k: v for k, v in (values or {}).items() if isinstance(v, storable)}
+
+
+CALL_KEY: ContextVar[str | None] = ContextVar("perdure_invoke", default=None)
+"""In the call of a node, the key of its effect, which is that of the run."""
+
+
+class AlreadyDone(Exception):
+    """The run of an earlier attempt is done."""
+
+    def __init__(self, engine: Engine, row: RunRow) -> None:
+        super().__init__(row.id)
+        self.journal = engine.journal
+        self.output = load_output(engine.serializer, row, engine.state_at)
+
 
 POLL = 0.05
 """Seconds between the first two looks at a run that waits for its turn."""
@@ -62,15 +199,11 @@ class BoundRuns:
     """Plans for the runs of a bound graph."""
 
     def __init__(self, graph: Graph, engine: Engine) -> None:
-        self._graph, self._engine = graph, engine
-
-    @property
-    def _driver(self) -> Driver:
-        return self._engine.driver  # not before: registering a graph opens nothing
+        self._graph, self.engine = graph, engine
 
     def open(self, call: BoundCall) -> Plan[Drive]:
         """The run of a call, claimed for it."""
-        call.redact(self._engine.serializer)
+        call.redact(self.engine.serializer)
         row = yield from self._find(call)
         begun = yield from self._begin(row)
         if isinstance(begun, SegmentEnd):
@@ -79,16 +212,16 @@ class BoundRuns:
                 f"{begun.reason or 'because it was stopped'}."
             )
         if call.follows and call.input is not None:
-            yield from note_command(self._engine.saver, begun.row)
+            yield from note_command(self.engine.saver, begun.row)
         call.apply(begun)
         return begun
 
     def _begin(self, row: RunRow) -> Plan[Drive | SegmentEnd]:
         """Begin the segment of a run that was claimed, or end it if it cannot be driven."""
-        with self._engine.keeper.renewing(row):
-            begun = yield from begin_segment(self._driver, row, self._graph, inline=True)
+        with self.engine.keeper.renewing(row):
+            begun = yield from begin_segment(self.engine, row, self._graph, inline=True)
             if isinstance(begun, SegmentEnd):
-                yield from end_segment(self._driver, row, begun)
+                yield from end_segment(self.engine, row, begun)
         return begun
 
     def _find(self, call: BoundCall) -> Plan[RunRow]:
@@ -122,7 +255,7 @@ class BoundRuns:
             found, head = yield runs.find_with_head(accepted.thread_id, accepted.id)
             accepted = found or accepted
             if accepted.state == State.DONE and accepted.parent_id is not None:
-                raise bound_call.AlreadyDone(accepted)  # a worker went on with it
+                raise AlreadyDone(self.engine, accepted)  # a worker went on with it
             if accepted.reason == claims.GAVE_UP and accepted.key is None:
                 return accepted
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
@@ -135,13 +268,13 @@ class BoundRuns:
                 made = self._made(accepted.thread_id, accepted.id)
                 reason = "its caller did not want to wait"
                 yield run_control.request_stop(
-                    self._driver.serializer, made, Control.CANCEL, 0, reason=reason
+                    self.engine.serializer, made, Control.CANCEL, 0, reason=reason
                 )
                 raise ThreadBusy(accepted.thread_id, f"is {head.state} ({head.id})")
-            now, until, _ = self._engine.keeper.times()
+            now, until, _ = self.engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
                 made = self._made(accepted.thread_id, accepted.id)
-                yield starting.supersede(self._driver.serializer, made)
+                yield starting.supersede(self.engine.serializer, made)
                 return accepted
             if self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
                 yield from self._replace(head, accepted, UPDATED)
@@ -157,28 +290,29 @@ class BoundRuns:
 
     def _accept(self, call: BoundCall) -> Plan[RunRow]:
         """A new run, or in a node that runs again the one that it started."""
-        key, parent = bound_call.take_key(), None
+        key, parent = CALL_KEY.get(), None
+        CALL_KEY.set(None)  # not for the calls that its nodes make
         if key is not None:
-            parent = yield from parent_of_call(self._driver.journal, ignores_parent_cancel=False)
+            parent = yield from parent_of_call(self.engine.journal, ignores_parent_cancel=False)
         id = new_id()
         call.accepted = id if parent is None else None
-        accepted = yield from self._engine.accept_inline(
+        accepted = yield from self.engine.accept_inline(
             self._graph, call.thread_id, call.setup(), run_id=id, key=key, parent=parent
         )
         if key is not None and accepted.state == State.DONE:
-            raise bound_call.AlreadyDone(accepted)
+            raise AlreadyDone(self.engine, accepted)
         if key is not None and accepted.state == State.FAILED:
             made = self._made(accepted.thread_id, accepted.id)
             states = (State.FAILED,)
-            yield run_control.continue_run(self._driver.serializer, made, states, EventKind.RETRIED)
+            yield run_control.continue_run(self.engine.serializer, made, states, EventKind.RETRIED)
         return accepted
 
     def give_up(self, call: BoundCall) -> None:
         """Cancel the run that a call has accepted and not begun, because the call ends."""
         if call.accepted is not None:
-            worker, made = self._engine.keeper.worker, self._made(call.thread_id, call.accepted)
+            worker, made = self.engine.keeper.worker, self._made(call.thread_id, call.accepted)
             with contextlib.suppress(Error):  # then its lease runs out
-                self._driver.journal.defer(claims.withdraw(self._driver.serializer, made, worker))
+                self.engine.journal.defer(claims.withdraw(self.engine.serializer, made, worker))
 
     def _head(self, thread_id: str) -> Plan[RunRow | None]:
         """The run of a thread that is under way. Raises `ThreadBusy` if a call is about to drive
@@ -193,24 +327,24 @@ class BoundRuns:
     def _is_of_call(self, row: RunRow) -> bool:
         """Whether only the call that has accepted a run would drive it: that has not claimed it."""
         is_new = row.state == State.PENDING and not row.token and row.parent_id is None
-        return is_new and bool(load_setup(self._driver.serializer, row).get("inline"))
+        return is_new and bool(load_setup(self.engine.serializer, row).get("inline"))
 
     def _end_without_call(self, row: RunRow) -> Plan[bool]:
         """Cancel the run of a call that reserves it no longer. False: it does."""
         if not self._is_due(row):
             return False
         made = self._made(row.thread_id, row.id)
-        return bool((yield claims.withdraw(self._driver.serializer, made)))
+        return bool((yield claims.withdraw(self.engine.serializer, made)))
 
     def _made(self, thread_id: str, run_id: str) -> Change:
-        return change(thread_id, run_id, self._driver.clock.now())
+        return change(thread_id, run_id, self.engine.clock.now())
 
     def _is_abandoned(self, head: RunRow, since: int) -> bool:
         """Whether its caller is gone, and for a whole lease no worker has gone on with it."""
         left = head.state in (State.RUNNING, State.PENDING)
         if not left or head.due_at is None or head.due_at >= since or not self._is_mine(head):
             return False
-        return bool(load_setup(self._driver.serializer, head).get("inline"))
+        return bool(load_setup(self.engine.serializer, head).get("inline"))
 
     def _replace(self, head: RunRow, by: RunRow, why: str) -> Plan[None]:
         """Cancel a run that is not driven, in favour of a new one."""
@@ -218,26 +352,26 @@ class BoundRuns:
         if claimed is not None:
             reason = f"{why}, and run {by.id} takes its place"
             end = SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {"by": by.id}, reason=reason)
-            yield from end_segment(self._driver, claimed, end)
+            yield from end_segment(self.engine, claimed, end)
 
     def _find_place(self, call: BoundCall) -> Plan[None]:
         """An answer at the thread's last checkpoint is an answer to what its run asks."""
         if not call.place or not is_resume(call.input):
             return
-        at = yield from latest_checkpoint(self._engine.saver, call.thread_id)
+        at = yield from latest_checkpoint(self.engine.saver, call.thread_id)
         if at is not None and at.checkpoint["id"] == configs.root_checkpoint(call.place):
             call.forget_place()
         else:
-            saver = self._engine.saver
+            saver = self.engine.saver
             yield from check_unanswered(saver, call.thread_id, call.place, call.input)
 
     def _is_mine(self, row: RunRow) -> bool:
         return (row.graph, row.version) == (self._graph.name, self._graph.version)
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
-        keeper = yield from self._engine.start_keeper()
+        keeper = yield from self.engine.start_keeper()
         claimed: RunRow | None = yield claims.claim_run(
-            self._driver.serializer, keeper.worker, keeper.times(), row.thread_id, row.id
+            self.engine.serializer, keeper.worker, keeper.times(), row.thread_id, row.id
         )
         return claimed
 
@@ -250,35 +384,33 @@ class BoundRuns:
             return
         pending = {wait.interrupt_id for wait in open}
         task_interrupts.check_strict_resume(call.configurable, call.input.resume, pending)
-        yield from answer_with_command(
-            self._engine, self._engine.saver, row, found, open, call.input
-        )
+        yield from answer_with_command(self.engine, row, found, open, call.input)
         call.input, call.follows = None, True  # the next driver reads both from the journal
 
     def close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
         """End the segment of a call. Raises `ThreadBusy` if its output is no longer the run's."""
-        ended = yield from finish_segment(self._driver, drive, outcome)
+        ended = yield from finish_segment(self.engine, drive, outcome)
         if ended is Ended.LOST and isinstance(outcome, Returned):
             raise taken_over(drive)
 
-    def lease_for_update(self, call: BoundCall) -> Plan[tuple[Drive, bool]]:
+    def open_for_update(self, call: BoundCall) -> Plan[Drive]:
         """Lease a thread to change its state: by its waiting run, or by a new one."""
         row = yield from self._head(call.thread_id)
         if row is not None and not self._is_mine(row):
             raise ThreadBusy(call.thread_id, f"is of the graph {row.graph!r}")
-        waiting = row is not None and (
+        call.run_waits = row is not None and (
             (row.state == State.WAITING and not self._is_due(row))
             or (row.state == State.PENDING and row.reason == UPDATED)
         )
         claimed = None
-        if row is not None and waiting:
+        if row is not None and call.run_waits:
             claimed = yield from self._claim(row)
         elif row is not None:
             raise ThreadBusy(call.thread_id, f"is {row.state} ({row.id})")
         if claimed is None:
             setup = {"inline": True, "updates": True, "metadata": {"source": "update_state"}}
             call.accepted = new_id()
-            accepted = yield from self._engine.accept_inline(
+            accepted = yield from self.engine.accept_inline(
                 self._graph, call.thread_id, setup, "reject", run_id=call.accepted
             )
             claimed = yield from self._claim(accepted)
@@ -287,24 +419,24 @@ class BoundRuns:
         begun = yield from self._begin(claimed)
         if isinstance(begun, SegmentEnd):
             raise ThreadBusy(call.thread_id, f"was {begun.state.value} just now")
-        return begun, waiting
+        return begun
 
     def _is_due(self, row: RunRow) -> bool:
-        return row.due_at is not None and row.due_at <= self._driver.clock.now()
+        return row.due_at is not None and row.due_at <= self.engine.clock.now()
 
-    def after_update(self, drive: Drive, waiting: bool) -> Plan[None]:
+    def close_update(self, call: BoundCall, drive: Drive) -> Plan[None]:
         """Give a thread back whose state was changed. A run that waited goes on with it."""
         source = {"source": "update_state"}
         end: SegmentEnd | None = SegmentEnd(State.DONE, EventKind.DONE, source)
-        if waiting:
+        if call.run_waits:
             found: list[WaitRow] = yield waits.of_run(drive.row.id)
             at_breakpoint = any(wait.state == WaitState.OPEN and not wait.task_id for wait in found)
             # At a breakpoint it stays. Otherwise it goes on with its new state, and may ask again.
-            stop = stop_at_breakpoint(self._engine.saver, drive)
+            stop = stop_at_breakpoint(drive)
             end = (yield from stop) if at_breakpoint else None
-        now = self._driver.clock.now()
+        now = self.engine.clock.now()
         again = SegmentEnd(State.PENDING, EventKind.UPDATED, {}, due_at=now, reason=UPDATED)
-        yield from end_segment(self._driver, drive.row, end or again)
+        yield from end_segment(self.engine, drive.row, end or again)
 
 
 def taken_over(drive: Drive) -> ThreadBusy:

@@ -15,12 +15,19 @@ from perdure.commands import runs, waits
 from perdure.commands.runs import GraphUse, RunRow
 from perdure.commands.waits import FINISHED
 from perdure.errors import UNREADABLE, Damaged
-from perdure.execution.drive import latest_checkpoint
-from perdure.execution.graphs import Graph, GraphRegistry, fingerprint_of
-from perdure.execution.topology import explain, is_kept, lost_nodes, subgraph
+from perdure.execution.drive import Driver, latest_checkpoint
+from perdure.execution.graphs import (
+    Graph,
+    explain,
+    fingerprint_of,
+    is_kept,
+    lost_nodes,
+    subgraph,
+)
 from perdure.journal import Plan
 from perdure.saver import Saver
 from perdure.types import State
+from perdure.verbs import verb
 
 PAGE = 200
 
@@ -104,16 +111,29 @@ def _topology(fingerprint: str) -> Plan[str | None]:
     return stored
 
 
-def check(saver: Saver, graphs: GraphRegistry) -> Plan[GraphCheck]:
-    """Every unfinished run that these graphs would hold because they changed, by graph."""
+@verb()
+def check(on: Driver) -> Plan[GraphCheck]:
+    """Find the unfinished runs that this runtime's graphs would hold because they changed.
+
+    It only reads. Call it in a test before a deploy, on the journal that the deploy will work
+    on.
+
+        assert not (await runtime.check()).lost
+
+    `perdure check` prints the same.
+
+    Returns:
+        Runs whose place in the graph is gone, graphs with unfinished runs that are not
+            registered here, and the number of runs checked.
+    """
     uses: list[GraphUse] = yield runs.graphs_in_use()
     missing, lost = [], []
     for use in uses:
-        graph = graphs.find(use.graph, use.version)
+        graph = on.graphs.find(use.graph, use.version)
         if graph is None:
             missing.append(MissingGraph(use.graph, use.version, use.runs))
         elif use.fingerprint not in (None, graph.fingerprint):
-            lost += yield from _lost_runs(saver, use, graph)
+            lost += yield from _lost_runs(on.saver, use, graph)
     return GraphCheck(sum(one.runs for one in uses), tuple(lost), _merged(missing))
 
 

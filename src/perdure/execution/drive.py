@@ -5,7 +5,7 @@ to let it go on.
 Crash points and what each leaves behind for the next claim:
 
     answered with a command     the command is in the setup, in one batch with the answers; the
-                                next driver applies it (`continuation`)
+                                next driver applies it (`answers`)
     claimed, nothing driven     the lease runs out; attempts counts it
     answers handed over         the waits are `applied`, and are handed over again
     a step on disk              progress: attempts is 1 again, and the run goes on after that step
@@ -16,11 +16,18 @@ Crash points and what each leaves behind for the next claim:
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from queue import SimpleQueue
+from threading import Thread
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
@@ -31,14 +38,14 @@ from perdure.checkpoint.rows import CheckpointKey
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import Question, WaitRow
-from perdure.execution.graphs import Graph
-from perdure.execution.outbox import Outbox
+from perdure.execution.duties import Outbox
+from perdure.execution.graphs import Graph, GraphRegistry, is_newer, pending_nodes
 from perdure.execution.segment import Segment
-from perdure.execution.topology import is_newer, pending_nodes
-from perdure.journal import Plan
+from perdure.journal import Journal, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import checkpoint_names, configs
 from perdure.observe.observers import Observers
+from perdure.recorded_calls import RecordingConnection
 from perdure.saver import Saver
 from perdure.types import EventKind, Kind, State, WaitState
 
@@ -89,26 +96,23 @@ class Raised:
 Outcome = Returned | Raised
 
 
-@dataclass(eq=False)
-class Drive:
-    """A segment that is ready to be driven: what LangGraph is called with."""
+class Drive(Segment):
+    """A segment with what LangGraph is called with."""
 
-    segment: Segment
+    saver: Saver
     graph: Graph
-    input: Any
     config: RunnableConfig
-    context: Any
     control: RunControl
-    breakpoints: dict[str, Any] = field(default_factory=dict)
+    input: Any = None
+    context: Any = None
+    breakpoints: Mapping[str, Any] = MappingProxyType({})
     """Breakpoints of this run, besides those the graph was compiled with."""
     stop: StopReason | None = None
     grace: tuple[int, int] | None = None
     """When its grace ends, as it was requested, and by the clock of this process."""
-    give_up: Callable[[Ended], None] = lambda ended: None
-    """Called when its driver is no longer waited for, with how the segment ended."""
 
-    def __post_init__(self) -> None:
-        self.row: RunRow = self.segment.row
+    give_up: Callable[[Ended], None] = staticmethod(lambda ended: None)
+    """Called when its driver is no longer waited for, with how the segment ended."""
 
     @property
     def has_breakpoints(self) -> bool:
@@ -121,7 +125,7 @@ class Drive:
         # but a caller's durability='exit' is kept: nothing is stored before the end.
         return {
             "context": self.context,
-            "durability": "exit" if self.segment.at_exit else self.graph.durability,
+            "durability": "exit" if self.at_exit else self.graph.durability,
             "control": self.control,
             **self.breakpoints,
         }
@@ -132,14 +136,23 @@ class Drive:
         self.control.request_drain(why.value)
 
 
-class Driver:
-    """What the plans before and after LangGraph work with: one for each runtime."""
+class Driver(RecordingConnection):
+    """What the plans before and after LangGraph work with: the connection of a runtime, with its
+    saver, its graphs, and who is told of what."""
 
-    def __init__(self, saver: Saver, clock: Clock, observers: Observers, outbox: Outbox) -> None:
-        self.saver, self.clock, self.observers, self.outbox = saver, clock, observers, outbox
-        self.journal, self.serializer = saver.journal, saver.serializer
+    def __init__(self, url: str | None, saver: Saver, observers: Observers) -> None:
+        super().__init__(url, saver.serializer, observers)
+        self.saver, self.graphs, self.outbox = saver, GraphRegistry(), Outbox()
         self.stored_topologies: set[str] = set()
         """Fingerprints of graphs whose topology is in the journal."""
+
+    @functools.cached_property
+    def journal(self) -> Journal:
+        return self.saver.journal
+
+    @functools.cached_property
+    def clock(self) -> Clock:
+        return super().clock
 
 
 def is_resume(input: Any) -> bool:
@@ -166,38 +179,36 @@ def start_place(saver: Saver, row: RunRow, setup: Mapping[str, Any]) -> Plan[Map
     return place
 
 
-def stop_at_breakpoint(saver: Saver, drive: Drive) -> Plan[SegmentEnd | None]:
+def stop_at_breakpoint(drive: Drive) -> Plan[SegmentEnd | None]:
     """Store the wait of a run that stopped at a breakpoint. None if it did not."""
-    at = yield from latest_checkpoint(saver, drive.row.thread_id)
+    at = yield from latest_checkpoint(drive.saver, drive.row.thread_id)
     nodes = [] if at is None else pending_nodes(json.loads(drive.graph.topology), at)
     if at is None or not nodes:
         return None
-    yield drive.segment.questions.ask_for_run(
+    yield drive.questions.ask_for_run(
         Question(Kind.HUMAN), {"breakpoint": nodes}, breakpoint_id(at), at.checkpoint["id"]
     )
     return SegmentEnd(State.WAITING, EventKind.WAITING, {})
 
 
-def is_at_breakpoint(
-    saver: Saver, drive: Drive, found: Sequence[WaitRow], discarded: bool
-) -> Plan[bool]:
+def is_at_breakpoint(drive: Drive, found: Sequence[WaitRow], discarded: bool) -> Plan[bool]:
     """Whether a run is at a breakpoint, and no person has let it go on yet. `discarded`: whether
     its wait may have been deleted, because it could not be read."""
     row = drive.row
     open = [wait.interrupt_id for wait in found if wait.state == WaitState.OPEN]
     if any(id.startswith("breakpoint:") for id in open):
         return True
-    unsure = row.was == State.RUNNING or drive.segment.is_fork or discarded
+    unsure = row.was == State.RUNNING or drive.is_fork or discarded
     if not drive.has_breakpoints or not unsure:
         return False
     # Its driver may have died between the checkpoint and the wait; a fork may begin at one.
-    at = yield from latest_checkpoint(saver, row.thread_id)
+    at = yield from latest_checkpoint(drive.saver, row.thread_id)
     if at is None or any(wait.interrupt_id == breakpoint_id(at) for wait in found):
         return False
     before: CheckpointTuple | None = None
     if at.parent_config is not None:
         parent = at.parent_config["configurable"]["checkpoint_id"]
-        before = yield from latest_checkpoint(saver, row.thread_id, id=parent)
+        before = yield from latest_checkpoint(drive.saver, row.thread_id, id=parent)
     return _has_stopped(drive.graph, drive.breakpoints, at, before)
 
 
@@ -225,3 +236,68 @@ def _has_stopped(
 
 def _is_among(nodes: list[str], stops: list[Any]) -> bool:
     return any(stop == "*" or node in (stop or ()) for node in nodes for stop in stops)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Job = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class NodeThreadPool(ThreadPoolExecutor):
+    """As many threads as are needed at once, reused, and not joined at exit.
+
+    The standard pool has a handful of threads, and a process does not exit before they end: one
+    function that never returns would keep a drained worker alive. It is a ThreadPoolExecutor by
+    name only, because an event loop accepts nothing else.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self._idle: list[SimpleQueue[Job | None]] = []
+
+    @classmethod
+    def serve(cls, loop: AbstractEventLoop) -> None:
+        """Make this the pool of a loop, unless the application gave it one."""
+        pool = getattr(loop, "_default_executor", None)
+        if pool is None or getattr(pool, "_thread_name_prefix", None) == "asyncio":
+            loop.set_default_executor(cls())
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            jobs = self._idle.pop()
+        except IndexError:
+            jobs = SimpleQueue()
+            Thread(target=self._work, args=(jobs,), name="perdure-node", daemon=True).start()
+        jobs.put((future, fn, args, kwargs))
+        return future
+
+    def _work(self, jobs: SimpleQueue[Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            _run(*job)
+            del job
+            self._idle.append(jobs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop().put(None)
+
+
+def _run(
+    future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = fn(*args, **kwargs)
+    except (SystemExit, KeyboardInterrupt) as error:
+        # In an event loop these would end the loop, and with it every other run of the worker.
+        raised = RuntimeError(f"{type(error).__name__}({error}) in a plain function")
+        raised.__cause__ = error
+        future.set_exception(raised)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from langgraph.store.base import BaseStore
-from langgraph.types import Command
 
-from perdure.commands import deleting, starting
-from perdure.commands.runs import RunRow, load_output
-from perdure.commands.schedules import ScheduleRow
+from perdure.commands import starting
+from perdure.commands.runs import RunRow
 from perdure.commands.starting import Parent
 from perdure.commands.webhooks import Private
 from perdure.errors import BadArgument, Closed
-from perdure.execution.continuation import continue_run
+from perdure.execution.answers import continue_run
 from perdure.execution.drive import Driver
-from perdure.execution.graphs import Graph, GraphRegistry
+from perdure.execution.duties import RetentionSweep, StreamSweep, Sweep, ThreadExpiry, fire_now
+from perdure.execution.graphs import Graph
 from perdure.execution.lease import LeaseKeeper
-from perdure.execution.liveness import Presence
-from perdure.execution.outbox import Outbox
-from perdure.execution.schedules import fire_now, fire_schedules
-from perdure.execution.sweeps import RetentionSweep, StreamSweep, Sweep, ThreadExpiry
 from perdure.execution.worker import Worker
-from perdure.journal import Blocking, Journal, Plan
+from perdure.journal import Blocking, Plan
 from perdure.journal.names import check_text
 from perdure.journal_store import JournalStore
 from perdure.langgraph_port import neighbours
 from perdure.observe.observers import Observers
-from perdure.recorded_calls import RecordingConnection
 from perdure.saver import Saver
 from perdure.types import Control, Counts, DrivenBy, Retention, State
 
 
-class Engine(RecordingConnection):
+class Engine(Driver):
     """What drives runs in this process. It opens nothing before its first use."""
 
     def __init__(
@@ -50,56 +42,34 @@ class Engine(RecordingConnection):
         retention: Retention | None = None,
         stream_ttl: timedelta = timedelta(days=1),
     ) -> None:
-        super().__init__(url, saver.serializer, observers)
-        self.saver, self._lease = saver, lease
-        self.graphs = GraphRegistry()
-        self.outbox = Outbox()
-        self.retention = retention
-        self._sweeps: list[Sweep] = [
-            ThreadExpiry(lambda thread_id: deleting.erase.plan(self, thread_id), self.failures),
-            StreamSweep(stream_ttl, self.failures),
-        ]
+        super().__init__(url, saver, observers)
+        self._lease, self.retention = lease, retention
+        self._sweeps: list[Sweep] = [ThreadExpiry(), StreamSweep(stream_ttl)]
         if retention is not None:
-            self._sweeps.append(RetentionSweep(retention, self.failures))
+            self._sweeps.append(RetentionSweep(retention))
         self.store: Any = None
         """The store of graphs that have none of their own: a LangGraph `BaseStore`, or None."""
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
-        self._driver: Driver | None = None
-        self._presence: Presence | None = None
         self._keeper: LeaseKeeper | None = None
 
-    @functools.cached_property
-    def journal(self) -> Journal:
-        return self.saver.journal
+    continue_run = continue_run
+    fire_schedule = fire_now
 
     @property
     def is_open(self) -> bool:
         return self.saver.is_open
 
     @property
-    def driver(self) -> Driver:
-        with self._opening:
-            if self._driver is None:
-                clock = self.clock
-                self._driver = Driver(self.saver, clock, self.observers, self.outbox)
-            return self._driver
-
-    @property
     def keeper(self) -> LeaseKeeper:
-        with self._opening:
-            if self._keeper is None or self._keeper.pid != os.getpid():
-                self._keeper = LeaseKeeper(self.driver, self.failures, lease=self._lease)
-            return self._keeper
-
-    @property
-    def presence(self) -> Presence:
-        with self._opening:
-            worker = self.keeper.worker
-            if self._presence is None or self._presence.worker != worker:
-                clock = self.driver.clock
-                self._presence = Presence(self.journal, clock, worker, self.failures)
-            return self._presence
+        """What keeps the leases of this process. Not before the first use: it opens the journal."""
+        keeper = self._keeper
+        if keeper is None or keeper.pid != os.getpid():
+            with self._opening:
+                keeper = self._keeper
+                if keeper is None or keeper.pid != os.getpid():
+                    keeper = self._keeper = LeaseKeeper(self, lease=self._lease)
+        return keeper
 
     def is_dead(self, worker: str) -> bool:
         return self.keeper.process_lock.is_dead(worker)
@@ -154,25 +124,6 @@ class Engine(RecordingConnection):
             parent=parent,
         )
 
-    def continue_run(
-        self,
-        thread_id: str,
-        command: Command[Any] | None,
-        place: Mapping[str, Any],
-        changes: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-        *,
-        may_start: bool,
-        by: str | None,
-    ) -> Plan[tuple[RunRow, int] | None]:
-        """Continue the run that rests on a thread; see `continuation.continue_run`."""
-        return continue_run(
-            self, self.saver, thread_id, command, place, changes, may_start=may_start, by=by
-        )
-
-    def fire_schedule(self, name: str, nonce: str, by: str | None) -> Plan[RunRow]:
-        """Start an extra run of a schedule; see `schedules.fire_now`."""
-        return fire_now(self, self.serializer, name, nonce, by)
-
     def find_store(self) -> tuple[BaseStore | None, asyncio.AbstractEventLoop | None]:
         """The store of this runtime, or the only one that its graphs were compiled with; and the
         event loop that it is bound to."""
@@ -182,10 +133,6 @@ class Engine(RecordingConnection):
             stores = [one for one in own.values() if one is not None]
             store = stores[0] if len(stores) == 1 else None
         return store, neighbours.store_loop(store)
-
-    def output_of(self, row: RunRow) -> Plan[Any]:
-        """What a run that is done returned."""
-        return load_output(self.serializer, row, self.state_at)
 
     @property
     def is_driving(self) -> bool:
@@ -212,18 +159,13 @@ class Engine(RecordingConnection):
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")
         self._check_open()
-        driver, keeper, presence = await asyncio.to_thread(
-            lambda: (self.driver, self.keeper, self.presence)
-        )
+        keeper = await asyncio.to_thread(lambda: self.keeper)
         if graphs is None:
-            chosen = self.graphs.chosen()
-            limits["schedules"] = self._fire_schedules
-            limits["receivers"] = ChainMap(self.outbox.receivers, self.outbox.own_receivers)
             limits["sweeps"] = self._sweeps
         else:
-            chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
+            graphs = {self.resolve_graph(name, None)[0] for name in graphs}
         self.observers.call("nudge")  # other processes may have left something to export
-        worker = Worker(driver, keeper, presence, chosen, self.failures, **limits)
+        worker = Worker(self, keeper, self.graphs.chosen(graphs), **limits)
         self._workers.add(worker)
         try:
             self._check_open()  # again: from here on `close` waits for it
@@ -235,12 +177,6 @@ class Engine(RecordingConnection):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("This runtime is closed. Open it again with setup() or a `with` block.")
-
-    async def _fire_schedules(self, due: Sequence[ScheduleRow]) -> int:
-        graphs = self.graphs.names
-        return await self.journal.arun(
-            fire_schedules(self, self.serializer, graphs, due, self.failures)
-        )
 
     def wake(self, *, stopped: bool = False) -> None:
         if stopped and self._keeper is not None:
@@ -256,7 +192,7 @@ class Engine(RecordingConnection):
         self.saver.pruner.forget(thread_id)
 
     def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-        return (yield from self.saver.reader.state_at(thread_id, checkpoint_id))
+        return self.saver.reader.state_at(thread_id, checkpoint_id)
 
     def drain_ticks(self) -> None:
         for worker in list(self._workers):

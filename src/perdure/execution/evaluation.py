@@ -47,7 +47,7 @@ class ExampleAnswers:
     @classmethod
     def of(cls, drive: Drive, found: list[WaitRow]) -> ExampleAnswers | None:
         """The answers for this run. None if it is not part of an evaluation."""
-        policy = drive.segment.evaluation
+        policy = drive.evaluation
         if policy is None:
             return None
         given = sum(_is_question(wait) and wait.answered_by == cls.BY for wait in found)

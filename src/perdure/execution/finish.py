@@ -12,7 +12,7 @@ from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError,
 from perdure.commands import claims, effects, runs
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.effect_payload import describe, is_recorded
-from perdure.commands.effects import EffectRow, Mark, Owner, report
+from perdure.commands.effects import EffectRow, Mark, report
 from perdure.commands.evaluation_policy import evaluation_of
 from perdure.commands.events import change, redacted_data
 from perdure.commands.runs import RunRow, dump_error, dump_output, load_setup
@@ -51,7 +51,7 @@ from perdure.execution.drive import (
     stop_at_breakpoint,
 )
 from perdure.execution.segment import Segment
-from perdure.execution.start import held_by_error
+from perdure.execution.start import held, held_by_error
 from perdure.journal import Plan
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
@@ -79,38 +79,37 @@ FINAL = (
 
 def finish_segment(driver: Driver, drive: Drive, outcome: Outcome) -> Plan[Ended]:
     """End a segment after LangGraph returned or raised."""
-    segment = drive.segment
-    segment.ending = True
-    while segment.is_busy and not segment.is_lost:
+    drive.ending = True
+    while drive.is_busy and not drive.is_lost:
         yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
-    segment.closing = True
-    if segment.stream is not None and not segment.is_lost:
-        segment.stream.close()  # before the end, which is what readers wait for
-    if segment.signal is not None and not segment.is_lost:
-        outcome = Raised(segment.signal)  # also if the agent's code swallowed it
+    drive.closing = True
+    if drive.stream is not None and not drive.is_lost:
+        drive.stream.close()  # before the end, which is what readers wait for
+    if drive.signal is not None and not drive.is_lost:
+        outcome = Raised(drive.signal)  # also if the agent's code swallowed it
     error = outcome.error if isinstance(outcome, Raised) else None
-    if segment.is_lost or isinstance(error, LeaseLost):
+    if drive.is_lost or isinstance(error, LeaseLost):
         return Ended.LOST
     if isinstance(outcome, Raised):
-        end = yield from _after_error(driver, drive, outcome.error)
+        end = yield from _after_error(drive, outcome.error)
     else:
         try:
-            end = yield from _after_return(driver, drive, outcome)
+            end = yield from _after_return(drive, outcome)
         except (Unserializable, TypeNotAllowed, TooLarge, WriteLost) as refused:
-            end = yield from _after_error(driver, drive, refused)
-    if end.state is State.FAILED and not drive.segment.inline:
+            end = yield from _after_error(drive, refused)
+    if end.state is State.FAILED and not drive.inline:
         end = (yield from _held_by_unknown(drive)) or end
     if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
         end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-    end = end._replace(saved=segment.progress.take_saved())
+    end = end._replace(saved=drive.progress.take_saved())
     ended, lost = None, None
     while ended is None:
         try:
-            ended = yield from end_segment(driver, drive.row, end, after=None if lost else segment)
+            ended = yield from end_segment(driver, drive.row, end, after=None if lost else drive)
         except WriteLost:  # raised once: for a write of this segment, or of another run
-            if lost is None and (lost := segment.lost_write()) is not None:
-                end = yield from _after_error(driver, drive, lost)
-    if lost is not None and segment.inline:
+            if lost is None and (lost := drive.lost_write()) is not None:
+                end = yield from _after_error(drive, lost)
+    if lost is not None and drive.inline:
         raise lost
     return ended
 
@@ -153,29 +152,28 @@ def _told(driver: Driver, row: RunRow, state: State) -> list[Endpoint]:
 # -- LangGraph returned
 
 
-def _after_return(driver: Driver, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
-    if drive.segment.questions.reached_top:
+def _after_return(drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
+    if drive.questions.reached_top:
         return SegmentEnd(State.WAITING, EventKind.WAITING, {})
     if drive.has_breakpoints:
-        stopped = yield from stop_at_breakpoint(driver.saver, drive)
+        stopped = yield from stop_at_breakpoint(drive)
         if stopped is not None:
             return stopped
-    held = yield from _held_by_abandoned(driver, drive)
-    return held or (yield from _done(driver, drive, outcome))
+    return (yield from _held_by_abandoned(drive)) or (yield from _done(drive, outcome))
 
 
-def _done(driver: Driver, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
+def _done(drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
     output = outcome.output
     if output is FROM_CHECKPOINT:
-        at = yield from latest_checkpoint(driver.saver, drive.row.thread_id)
+        at = yield from latest_checkpoint(drive.saver, drive.row.thread_id)
         output = None if at is None else drive.graph.output(at)
     too_large: TooLarge | None = None
     try:
-        blob = dump_output(driver.serializer, drive.row, [output])
+        blob = dump_output(drive.serializer, drive.row, [output])
     except TooLarge as error:
         blob, too_large = b"", error
     if too_large or len(blob) > MAX_STORED_OUTPUT:
-        at = yield from latest_checkpoint(driver.saver, drive.row.thread_id)
+        at = yield from latest_checkpoint(drive.saver, drive.row.thread_id)
         if at is not None:
             channels = drive.graph.pregel.output_channels
             names = channels if isinstance(channels, str) else list(channels)
@@ -184,7 +182,7 @@ def _done(driver: Driver, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
             if isinstance(output, dict) and not isinstance(channels, str):
                 rest = {name: output[name] for name in output if name not in stored}
             place = [at.checkpoint["id"], names, rest]
-            blob = dump_output(driver.serializer, drive.row, place)
+            blob = dump_output(drive.serializer, drive.row, place)
         elif too_large:
             raise too_large
     return SegmentEnd(State.DONE, EventKind.DONE, {}, output=blob)
@@ -193,21 +191,21 @@ def _done(driver: Driver, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
 # -- LangGraph raised
 
 
-def _after_error(driver: Driver, drive: Drive, error: BaseException) -> Plan[SegmentEnd]:
+def _after_error(drive: Drive, error: BaseException) -> Plan[SegmentEnd]:
     if isinstance(error, Postponed):
         return (yield from _postponed(drive, error))
     if isinstance(error, EffectHeld):
-        return (yield from _held_by_effect(drive, error))
+        return _held(error, (yield from _unknown(drive)))
     if isinstance(error, WaitCaught):
         log.warning("run %s waits anyway: %s", drive.row.id, error)
         data = {"caught_in": error.node}
         return SegmentEnd(State.WAITING, EventKind.WAITING, data, in_step=True)
-    now, attempts = driver.clock.now(), drive.segment.progress.attempts
+    now, attempts = drive.clock.now(), drive.progress.attempts
     if isinstance(error, OrderChanged):
         about = {"effect": error.effect, "key": error.key}
         return released(now, max(0, attempts - 1), **about)
-    left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
-    away = isinstance(error, Unavailable) and not drive.segment.inline
+    left = not isinstance(error, Exception) and (drive.stop is not None or drive.inline)
+    away = isinstance(error, Unavailable) and not drive.inline
     asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
     if isinstance(error, GraphDrained) or left or away or asked:
         # Drained, cancelled with its task, its reader left, or the journal was away: another
@@ -217,17 +215,17 @@ def _after_error(driver: Driver, drive: Drive, error: BaseException) -> Plan[Seg
         return held_by_error(error)
     attempts = yield from _attempts(drive)
     elsewhere = isinstance(error, asyncio.CancelledError)  # its event loop ended
-    if isinstance(error, WriteLost) and not drive.segment.inline:
-        elsewhere = drive.segment.lost_write() is None
+    if isinstance(error, WriteLost) and not drive.inline:
+        elsewhere = drive.lost_write() is None
     if elsewhere and attempts < drive.graph.deaths:
         return released(now, attempts)  # perhaps because of another run
-    return failed(driver, drive, error, attempts)
+    return failed(drive, error, attempts)
 
 
 def _attempts(drive: Drive) -> Plan[int]:
     """Attempt number at the current step, by what is on disk. A step that was made but could
     not be stored is no progress, and its failure counts."""
-    if not drive.segment.progress.has_moved:
+    if not drive.progress.has_moved:
         return drive.row.attempts
     while True:
         with contextlib.suppress(WriteLost):  # raised once
@@ -237,21 +235,19 @@ def _attempts(drive: Drive) -> Plan[int]:
     return row.attempts if row is not None and mine else drive.row.attempts
 
 
-def failed(driver: Driver, drive: Drive, error: BaseException, attempts: int) -> SegmentEnd:
+def failed(drive: Drive, error: BaseException, attempts: int) -> SegmentEnd:
     """The end of a segment that raised in this attempt: for good, or to be retried."""
     retry = drive.graph.retry
-    described = describe(driver.serializer, error, drive.segment.secrets)
-    blob = dump_error(driver.serializer, drive.row, described)
+    described = describe(drive.serializer, error, drive.secrets)
+    blob = dump_error(drive.serializer, drive.row, described)
     data: dict[str, Any] = described | {"attempts": attempts}
     over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)
-    if not drive.segment.inline and not over:
-        at = driver.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
+    if not drive.inline and not over:
+        at = drive.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
         data["retry_at"] = moment(at)
         end = SegmentEnd(State.PENDING, EventKind.FAILED, data, due_at=at)
-    elif drive.graph.hold and not drive.segment.inline:
-        reason = f"{described['kind']}: {described['message']}"
-        data |= {"final": True, "reason": reason}
-        end = SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+    elif drive.graph.hold and not drive.inline:
+        end = held(f"{described['kind']}: {described['message']}", **data, final=True)
     else:
         end = SegmentEnd(State.FAILED, EventKind.FAILED, data | {"final": True})
     return end._replace(attempts=attempts, error=blob)
@@ -263,13 +259,11 @@ def failed(driver: Driver, drive: Drive, error: BaseException, attempts: int) ->
 def _postponed(drive: Drive, error: Postponed) -> Plan[SegmentEnd]:
     """An effect is retried later. Until then the run waits for the clock, unless the outcome
     of another effect is unknown: that holds it."""
-    unknown = yield from _unknown(drive)
-    if unknown:
-        why = f"and {error.effect!r} is retried later"
-        held = EffectHeld(unknown[0].key, unknown[0].name, why)
-        return (yield from _held_by_effect(drive, held))
+    end = yield from _held_by_unknown(drive, f"and {error.effect!r} is retried later")
+    if end is not None:
+        return end
     data = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
-    yield drive.segment.questions.ask_for_run(
+    yield drive.questions.ask_for_run(
         Question(Kind.CLOCK, wake_at=error.until),
         {**data, "wake_at": moment(error.until).isoformat()},
         f"effect:{error.key}",
@@ -277,37 +271,31 @@ def _postponed(drive: Drive, error: Postponed) -> Plan[SegmentEnd]:
     return SegmentEnd(State.WAITING, EventKind.POSTPONED, data, in_step=True)
 
 
-def _held_by_abandoned(driver: Driver, drive: Drive) -> Plan[SegmentEnd | None]:
+def _held_by_abandoned(drive: Drive) -> Plan[SegmentEnd | None]:
     """Hold a run that reached its end without returning to an effect that was cut off."""
     if not drive.row.begun:
         return None
     found: list[EffectRow] = yield effects.of_run(drive.row.id)
     if any(row.state == EffectState.OPEN and row.mark != Mark.MAY_STAY_OPEN for row in found):
-        owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
-        yield effects.abandon(owner, driver.clock.now())
+        yield effects.abandon(drive.owner, drive.clock.now())
     elif not any(row.state == EffectState.UNKNOWN for row in found):
         return None
     return (yield from _held_by_unknown(drive))
 
 
-def _held_by_unknown(drive: Drive) -> Plan[SegmentEnd | None]:
+def _held_by_unknown(
+    drive: Drive, why: str = "the run went on without it"
+) -> Plan[SegmentEnd | None]:
     """Hold a run that has effects with an unknown outcome, whatever else happened."""
     unknown = yield from _unknown(drive)
-    if not unknown:
-        return None
-    error = EffectHeld(unknown[0].key, unknown[0].name, "the run went on without it")
-    return (yield from _held_by_effect(drive, error))
+    return _held(EffectHeld(unknown[0].key, unknown[0].name, why), unknown) if unknown else None
 
 
-def _held_by_effect(drive: Drive, error: EffectHeld) -> Plan[SegmentEnd]:
+def _held(error: EffectHeld, unknown: list[EffectRow]) -> SegmentEnd:
     """Hold a run until a person settles each of its unknown effects."""
-    keys = [row.key for row in (yield from _unknown(drive))]
-    if error.key not in keys:
-        keys.append(error.key)
+    keys = list(dict.fromkeys([*(row.key for row in unknown), error.key]))
     others = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
-    reason = f"{error}{others}"
-    data = {"reason": reason, "effects": keys}
-    return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+    return held(f"{error}{others}", effects=keys)
 
 
 def _unknown(drive: Drive) -> Plan[list[EffectRow]]:

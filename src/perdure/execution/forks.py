@@ -25,14 +25,68 @@ from perdure.execution.code_changes import find_change
 from perdure.execution.drive import latest_checkpoint
 from perdure.execution.engine import Engine
 from perdure.execution.graphs import Graph
-from perdure.journal.names import check_text
+from perdure.journal.names import check_id, check_text
 from perdure.langgraph_port import checkpoint_names
+from perdure.types import Run
+from perdure.verbs import call_key, verb
 
 
+@verb(effect=True)
 async def fork(
-    engine: Engine,
+    on: Engine,
     run_id: str,
     *,
+    at: str | None = None,
+    update: Any = None,
+    as_node: str | None = None,
+    thread_id: str | None = None,
+) -> Run:
+    """Start a run on a new thread that continues from a checkpoint of this run.
+
+    The old run and its thread stay as they are. A fork of the latest checkpoint continues where
+    the run is, whatever its state. A fork of an earlier one starts over from there: it asks
+    again, and sleeps for the whole time. Effects, random numbers and UUIDs of the fork are new.
+
+        again = await runtime.fork(run.id, update={"draft": "Dear Bo"})
+
+    The run is accepted last: a process that dies before that leaves a copied thread that
+    nothing drives. Fork again, to another thread.
+
+    Args:
+        run_id: The id of the run.
+        at: The id of a checkpoint of its thread. By default the latest.
+        update: A change to the state at that checkpoint, in the form of a node's return value.
+            With it, a subgraph that was waiting starts over.
+        as_node: The node after which the fork continues. Needed if the graph no longer has the
+            place where the run is; otherwise LangGraph works it out.
+        thread_id: The thread of the fork, without runs. By default a new one.
+
+    Returns:
+        The new run, `pending`. It has the metadata, tags, context and config of the old run,
+            but not its webhook.
+
+    Raises:
+        GraphChanged: The graph no longer has the place where the run is. Register the new names
+            of its nodes with `register(renamed=…)`, or pass `as_node`.
+        WrongState: The run has no checkpoint yet.
+        NotFound: The journal has no such run, or its thread has no such checkpoint.
+        UnknownGraph: The run's graph is not registered here.
+        BadArgument: The thread has runs already, or the graph has no node `as_node`.
+    """
+    if thread_id is None and (key := call_key()) is not None:
+        thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
+        if found := await on.journal.ado(runs.page(thread_id=thread_id, count=1)):
+            # An attempt that was cut off accepted it.
+            return await on.journal.arun(run_reads.get.plan(on, found[0].id))
+        await on.saver.adelete_thread(thread_id)
+    row = await _fork(on, check_id("run", run_id), at, update, as_node, thread_id)
+    on.wake()
+    return await on.journal.arun(run_reads.show(on, row))
+
+
+async def _fork(
+    engine: Engine,
+    run_id: str,
     at: str | None,
     update: Any,
     as_node: str | None,

@@ -1,25 +1,34 @@
-"""Progress of a segment: its checkpoints as steps of the run, its model calls, and when it last
-moved."""
+"""What a segment has done so far: its checkpoints as steps of the run, its model calls, when it
+last moved, and its recorded reads.
+
+A value read by a task is the same when the task runs again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from uuid import UUID
+from weakref import proxy
 
 from langchain_core.callbacks import BaseCallbackHandler
 
 from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.commands.events import change, is_input
 from perdure.commands.runs import RunRow, load_labels, place
+from perdure.errors import LeaseLost
 from perdure.execution.stream_recorder import StreamRecorder
-from perdure.journal import Statement
+from perdure.journal import Journal, Statement, read_op
 from perdure.journal.clock import Clock
+from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.types import EventKind, PromptVersion
+
+T = TypeVar("T")
 
 
 class _PromptRead(NamedTuple):
@@ -31,25 +40,33 @@ class _PromptRead(NamedTuple):
     """The checkpoints that its steps began with, by namespace, of those not yet stored."""
 
 
+class Claim:
+    """A claimed run, and with what it is written: its lease's token is in its `owner`, so what
+    comes after another claim is refused."""
+
+    def __init__(self, row: RunRow, journal: Journal, serializer: Serializer, clock: Clock) -> None:
+        self.row, self.owner = row, Owner(row.thread_id, row.id, row.token)
+        self.journal, self.serializer, self.clock = journal, serializer, clock
+        self.is_lost = False
+        """Whether another worker has the run: nothing more is written."""
+
+    def refuse(self) -> NoReturn:
+        """The journal refused a write of this segment."""
+        self.is_lost = True
+        raise LeaseLost(self.row.id)
+
+
 class Progress:
     """The progress of one segment."""
 
-    def __init__(
-        self,
-        row: RunRow,
-        owner: Owner,
-        serializer: Serializer,
-        clock: Clock,
-        fingerprint: str | None,
-    ) -> None:
+    def __init__(self, claim: Claim, fingerprint: str | None) -> None:
         """`fingerprint` is that of the graph, if it is not the run's."""
-        self._row, self._owner = row, owner
-        self.serializer, self._clock = serializer, clock
+        self._claim: Claim = proxy(claim)  # which has this
         self.fingerprint = fingerprint
         """Stored with the first step, then None; or with a question, if the run has none."""
         self.stream: StreamRecorder | None = None
         """What is kept of what the segment produces."""
-        self.labels: Mapping[str, Any] = load_labels(serializer, row)
+        self.labels: Mapping[str, Any] = load_labels(claim.serializer, claim.row)
         """What the agent added to the metadata of its run."""
         self._labelled = False
         self._made: set[str] = set()
@@ -67,7 +84,7 @@ class Progress:
     @property
     def attempts(self) -> int:
         """Attempt number at the current step."""
-        return 1 if self.has_moved else self._row.attempts
+        return 1 if self.has_moved else self._claim.row.attempts
 
     @property
     def idle_seconds(self) -> float:
@@ -146,7 +163,8 @@ class Progress:
         self.has_moved = self.has_written = True
         self._moved_at = time.monotonic()
         self._made.add(checkpoint_id)
-        made = change(self._row.thread_id, self._row.id, self._clock.now())
+        claim, row = self._claim, self._claim.row
+        made = change(row.thread_id, row.id, claim.clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
         data["checkpoint"] = checkpoint_id
@@ -160,11 +178,10 @@ class Progress:
         if self._labelled:
             self._labelled = False
             data["labels"] = dict(self.labels)
-            where = place(self._row, "labels")
-            labels = self.serializer.dumps(data["labels"], where, "label()")
+            labels = claim.serializer.dumps(data["labels"], place(row, "labels"), "label()")
         params = {
             **made.params,
-            "token": self._row.token,
+            "token": row.token,
             "fingerprint": fingerprint,
             "labels": labels,
             "streamed": None if self.stream is None else self.stream.mark(ns),
@@ -177,8 +194,8 @@ class Progress:
         if self._saved is not NOTHING_SAVED:
             saved = self.take_saved()
             data |= saved.data
-            counted = count_saved(self._owner, saved)
-        event = made.event(self.serializer, EventKind.STEP, data)
+            counted = count_saved(claim.owner, saved)
+        event = made.event(claim.serializer, EventKind.STEP, data)
         return [Statement("progress", params), *counted, event]
 
 
@@ -227,3 +244,86 @@ class ModelCalls(BaseCallbackHandler):
 
     def _start(self, run_id: UUID, more: dict[str, Any]) -> None:
         self._begun[run_id] = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "")
+
+
+def _task_id(place: str) -> str:
+    return hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+
+
+class RecordedReads:
+    """The recorded reads of one segment."""
+
+    def __init__(self, claim: Claim, progress: Progress, origin: Mapping[str, Any]) -> None:
+        """`origin` is the run that this one is a fork of, and the ids its tasks had there."""
+        self._claim: Claim = proxy(claim)  # which has this
+        self._progress, self._origin = progress, origin
+        self._by_task: dict[str, dict[int, Any]] = {}
+        self._ordinals: dict[tuple[str, int], int] = {}
+        self._lock = threading.Lock()
+
+    def read_next(
+        self, task: str, attempt: int, checkpoint_id: str | None, make: Callable[[], T]
+    ) -> T:
+        """The next read of a task. Each attempt at the task counts from 0."""
+        with self._lock:
+            n = self._ordinals.get((task, attempt), 0)
+            self._ordinals[task, attempt] = n + 1
+        return self.read(task, checkpoint_id, n, make)
+
+    def read(self, place: str, checkpoint_id: str | None, n: int, make: Callable[[], T]) -> T:
+        """The n-th read of a task: the recorded value, or `make()`, which is then recorded.
+
+        It is queued before anything that the task does with it, so it is in the journal wherever
+        its consequences are.
+        """
+        task = _task_id(place)
+        with self._lock:
+            known = self._by_task.get(task)
+        if known is None:
+            # Not under the lock: the journal may be in a transaction that asks for it.
+            is_first = self._progress.is_new(checkpoint_id)
+            loaded = {} if is_first else self._load(self._claim.owner.params, task)
+            if not loaded and not is_first and self._origin:
+                loaded = self._inherit(place, task)
+            with self._lock:
+                known = self._by_task.setdefault(task, loaded)
+        if n not in known:
+            known[n] = make()
+            self._store(task, n, known[n])
+        value: T = known[n]
+        return value
+
+    def texts(self, place: str) -> list[str]:
+        """The results of the reads at a place so far, as text."""
+        with self._lock:
+            known = self._by_task.get(_task_id(place), {})
+            return [str(value) for value in known.values()]
+
+    def _store(self, task: str, n: int, value: Any) -> None:
+        run = self._claim.owner.params
+        body = self._claim.serializer.dumps(value, _place(run, task, n), own=True)
+        params = {**run, "task": task, "n": n, "body": body}
+        store = self._claim.owner.fenced(Statement("insert_read", params))
+        self._claim.journal.defer(store._replace(otherwise=self._claim.refuse))
+
+    def _load(self, run: Mapping[str, Any], task: str) -> dict[int, Any]:
+        params = {"thread_id": run["thread_id"], "id": run["id"], "task": task}
+        rows = self._claim.journal.do(read_op("reads_of_task", params, lambda rows: rows[0]))
+        loads = self._claim.serializer.loads
+        return {n: loads(body, _place(run, task, n)) for n, body in rows}
+
+    def _inherit(self, place: str, task: str) -> dict[int, Any]:
+        """The times that the task read in the run that this one is a fork of, now recorded here: a
+        sleep goes on, and is not begun again. Random values are drawn again."""
+        first, bar, rest = place.partition("|")
+        node, _, id = first.rpartition(":")
+        there = f"{node}:{self._origin['tasks'].get(id, id)}{bar}{rest}"
+        found = self._load(self._origin, _task_id(there))
+        times = {n: value for n, value in found.items() if type(value) is int}
+        for n, value in times.items():
+            self._store(task, n, value)
+        return times
+
+
+def _place(run: Mapping[str, Any], task: str, n: int) -> Place:
+    return Place(f"read {n} of task {task!r} of run {run['id']}", (run["thread_id"],))

@@ -1,4 +1,4 @@
-"""The state of one claimed stretch of a run, in the process that drives it.
+"""One claimed stretch of a run, in the process that drives it, and its questions.
 
 Its name travels in LangGraph's config, so that every write of the run finds it, in subgraphs too.
 Each write carries the lease's token and is refused once another worker has claimed the run.
@@ -10,30 +10,31 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakValueDictionary, proxy
 
-from perdure.commands.effects import Owner
+from perdure.commands import waits
 from perdure.commands.evaluation_policy import EvaluationPolicy
+from perdure.commands.events import change
 from perdure.commands.runs import RunRow
+from perdure.commands.waits import Body, Question
 from perdure.commands.webhooks import Endpoint
 from perdure.errors import LeaseLost, NotDurable, WriteLost
-from perdure.execution.progress import Progress
-from perdure.execution.questions import Questions
-from perdure.execution.recorded_reads import RecordedReads
+from perdure.execution.progress import Claim, Progress, RecordedReads
 from perdure.execution.stream_recorder import StreamRecorder
-from perdure.journal import Journal, Op
+from perdure.journal import Op, Statement
 from perdure.journal.clock import Clock
 from perdure.journal.committer import QueuedOperation
 from perdure.langgraph_port import checkpoint_names, configs
-from perdure.serde.serializer import Serializer
 from perdure.text import is_user_code
-from perdure.types import Durability
+from perdure.times import LATEST, milliseconds
+from perdure.types import Durability, Kind
 
 T = TypeVar("T")
 
@@ -133,20 +134,18 @@ class LoopPulse:
             return 0.0
 
 
-class Segment:
-    """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
-    `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the
-    nodes whose subgraphs store no checkpoints. `evaluation`: the policy that keeps everything it
-    does in the process."""
+class Segment(Claim):
+    """One claimed stretch of a run. `inline`: a caller drives it; exceptions reach the caller and
+    are not retried. `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`:
+    paths of the nodes whose subgraphs store no checkpoints. `evaluation`: the policy that keeps
+    everything it does in the process."""
 
     def __init__(
         self,
         row: RunRow,
-        journal: Journal,
-        serializer: Serializer,
+        saver: Any,
         clock: Clock,
         *,
-        saver: Any = None,
         durability: Durability = "auto",
         inline: bool = False,
         at_exit: bool = False,
@@ -156,27 +155,18 @@ class Segment:
         announced: Sequence[Endpoint] = (),
         evaluation: EvaluationPolicy | None = None,
     ) -> None:
-        self.evaluation = evaluation
-        self.row, self.owner = row, Owner(row.thread_id, row.id, row.token)
+        super().__init__(row, saver.journal, saver.serializer, clock)
         self.name = f"{row.id}/{row.token}/{next(_numbers)}"
         """Unique among all claims of all runs in this process: a database that went back gives
         tokens again."""
-        self.journal, self.serializer, self.clock = journal, serializer, clock
-        self.saver, self.durability = saver, durability
+        self.saver, self.durability, self.evaluation = saver, durability, evaluation
         self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
-        self.progress = Progress(row, self.owner, serializer, clock, fingerprint)
-        # A message about a question would reach a person; a sleep would take its time.
-        self.questions = Questions(
-            self.owner,
-            self.progress,
-            clock,
-            announced=announced if evaluation is None else (),
-            at_once=evaluation is not None,
-        )
+        self.progress = Progress(self, fingerprint)
+        self.questions = Questions(self, announced)
         self.stream: StreamRecorder | None = None
         """Records what it produces, if its run keeps that."""
         self.is_fork = origin is not None
-        self.reads = RecordedReads(journal, self.owner, self.progress, self.refuse, origin or {})
+        self.reads = RecordedReads(self, self.progress, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: set[str] = set()
@@ -187,8 +177,6 @@ class Segment:
         self._lock = threading.Lock()
         self._calls = 0
         self._deferred: list[QueuedOperation[Any]] = []
-        self.is_lost = False
-        """Whether another worker has the run: nothing more is written."""
         self.is_void = False
         """Whether the database went back in time since it was claimed: another history may give its
         token again, so nothing of it is sent to the journal any more."""
@@ -220,11 +208,6 @@ class Segment:
     def is_overdue(self) -> bool:
         """Whether the lease may have run out. Then nothing is done before that is known."""
         return time.monotonic() > self._leased_until
-
-    def refuse(self) -> NoReturn:
-        """The journal refused a write of this segment."""
-        self.is_lost = True
-        raise LeaseLost(self.row.id)
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost, the signal that ends the segment
@@ -314,3 +297,157 @@ class Segment:
     def end_with(self, signal: BaseException) -> None:
         """End the segment with the first of these signals, even if the agent swallows it."""
         self.signal = self.signal or signal
+
+
+class Interrupt(Protocol):
+    """What LangGraph hands to a saver for each interrupt."""
+
+    value: Any
+    id: str
+    response_schema: Any
+
+
+class Answered(NamedTuple):
+    """A question of a task, and its answer."""
+
+    kind: Kind
+    value: Any
+    number: int
+    """How many questions the task had asked before."""
+    answer: Any
+
+
+class Questions:
+    """The questions of one segment: LangGraph's interrupts, stored as waits of the run."""
+
+    def __init__(self, segment: Segment, announced: Sequence[Endpoint]) -> None:
+        """`announced`: who gets a message of the outbox about each new question for a person."""
+        self._segment: Segment = proxy(segment)  # which has this
+        self._announced = announced
+        self._expected: dict[str, list[tuple[Interrupt, Question]]] = {}
+        self._depths: dict[str, tuple[int, int]] = {}
+        self._answered: dict[str, list[Answered]] = {}  # by task
+        self._used: dict[tuple[str, int], set[int]] = {}  # by task and attempt
+        self.reached_top = False
+        """Whether an interrupt reached the top of the graph: the run is about to wait."""
+        self.in_command: Collection[str] = ()
+        """Waits whose answers LangGraph gives to whichever task asks first. One that is asked again
+        did not get its own."""
+
+    def expect(self, interrupt: Interrupt, question: Question) -> None:
+        """Say what an interrupt that is about to reach the saver waits for."""
+        self._expected.setdefault(interrupt.id, []).append((interrupt, question))
+
+    def _expectation(self, interrupt: Interrupt) -> Question:
+        """What an interrupt waits for. Two questions of a task may have one id."""
+        said = self._expected.get(interrupt.id, [])
+        same = [question for one, question in said if one is interrupt]
+        if same or said:
+            return same[0] if same else said[-1][1]
+        return _question(interrupt.value)
+
+    def note_answer(self, task_id: str, answered: Answered) -> None:
+        """Say what a task has asked, and what it was answered."""
+        known = self._answered.setdefault(task_id, [])
+        known.append(answered)
+        known.sort(key=lambda one: one.number)
+
+    def place_answer(
+        self, task: tuple[str, int], index: int, given: list[Any], kind: Kind, value: Any
+    ) -> None:
+        """Put the answer to this question where LangGraph reads it, or take away that of another.
+
+        LangGraph answers the n-th question of a task with its n-th answer, also if the task, run
+        again, asks something else there. `task` is its id and the attempt at it; `given` are the
+        answers as LangGraph has them.
+        """
+        known, used = self._answered.get(task[0], []), self._used.setdefault(task, set())
+        free = [n for n, one in enumerate(known) if n not in used and one.kind is kind]
+        equal = [n for n in free if self._is_same(known[n].value, value)]
+        # Times may be computed again; sleeps are interchangeable.
+        found = equal or (free if kind is Kind.CLOCK else [])
+        if found and index <= len(given):
+            used.add(found[0])
+            given[index : index + 1] = [known[found[0]].answer]
+        elif any(one.number == index for one in known):
+            del given[index:]
+
+    def _is_same(self, one: Any, other: Any) -> bool:
+        with contextlib.suppress(Exception):  # an array does not say yes or no
+            if bool(one == other):
+                return True
+        encode = self._segment.serializer.encode
+        return bool(encode(one, "a question") == encode(other, "a question"))
+
+    def ask(
+        self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
+    ) -> list[Statement]:
+        """The statements that store a task's interrupts as waits, for the batch of its writes."""
+        self._segment.progress.note_question()
+        if place["ns"] == "":
+            self.reached_top = True
+        statements = []
+        depth = (len(place["ns"]), len(place["path"]))
+        for one in interrupts:
+            # A parent repeats the interrupts of its child; the wait belongs to the child.
+            if depth < self._depths.get(one.id, depth):
+                continue
+            self._depths[one.id] = depth
+            schema = one.response_schema if isinstance(one.response_schema, dict) else None
+            question, body = self._expectation(one), Body(one.value, schema, before)
+            statements += self._ask(question, body, one.id, place)
+        return statements
+
+    def ask_for_run(
+        self, question: Question, value: Any, interrupt_id: str, checkpoint_id: str = ""
+    ) -> Op[None]:
+        """Store a wait of the run itself, not of one of its tasks."""
+        place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
+        asked = self._ask(question, Body(value, None, []), interrupt_id, place)
+        return self._segment.owner.fenced(*asked)
+
+    def _ask(
+        self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]
+    ) -> list[Statement]:
+        segment, announced = self._segment, self._announced
+        made = change(segment.row.thread_id, segment.row.id, segment.clock.now())
+        if segment.evaluation is not None:
+            announced = ()  # a message would reach a person, and a sleep would take its time
+            if not interrupt_id.startswith("effect:"):  # that one is really retried
+                question = _without_time(question, made.now)
+        return waits.ask(
+            segment.serializer,
+            made,
+            segment.row.token,
+            question,
+            body,
+            interrupt_id,
+            place,
+            segment.progress.fingerprint,
+            announced=announced if question.kind is Kind.HUMAN else (),
+            reopened=self.in_command,
+        )
+
+
+def _without_time(question: Question, now: int) -> Question:
+    """The same question, due now. What had a deadline keeps one."""
+    if question.expires_at is not None:
+        return question._replace(expires_at=now)
+    return question._replace(wake_at=now)
+
+
+def _question(value: Any) -> Question:
+    """What a plain `interrupt(value)` waits for: the clock if it has a `wake_at`, else a person."""
+    at = value.get("wake_at") if isinstance(value, dict) else None
+    try:
+        if isinstance(at, str):
+            at = datetime.fromisoformat(at)
+        elif isinstance(at, (int, float)) and not isinstance(at, bool):
+            at = datetime.fromtimestamp(at, UTC)
+        if isinstance(at, datetime) and at.tzinfo is None:
+            at = at.astimezone()
+    except (ValueError, OverflowError, OSError):  # not a time
+        at = None
+    if isinstance(at, datetime):
+        return Question(Kind.CLOCK, wake_at=min(milliseconds(at), milliseconds(LATEST)))
+    return Question(Kind.HUMAN)

@@ -2,7 +2,7 @@
 
 A run that was cancelled or paused, that killed its workers, that cannot be read, or whose graph
 changed under it ends its segment here. Any other gets the command that continues it
-(`continuation`) and its answers (`answers`), and becomes a `Drive`.
+and its answers (`answers`), and becomes a `Drive`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from perdure.commands.evaluation_policy import evaluation_of
 from perdure.commands.runs import RunRow, check_state, dump_error, load_setup, tags_of
 from perdure.effects.compensation import undo_effects
 from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
-from perdure.execution.answers import hand_over, readable_waits
+from perdure.execution.answers import begin_with_command, hand_over, readable_waits, take_command
 from perdure.execution.code_changes import find_change
-from perdure.execution.continuation import begin_with_command, take_command
 from perdure.execution.drive import (
     BREAKPOINTS,
     Drive,
@@ -36,7 +35,7 @@ from perdure.execution.drive import (
 )
 from perdure.execution.evaluation import GuardedStore, ToolGuard
 from perdure.execution.graphs import Graph
-from perdure.execution.segment import KEY, Segment
+from perdure.execution.segment import KEY
 from perdure.execution.stream_capture import begin_stream
 from perdure.journal import Plan
 from perdure.langgraph_port import task_interrupts
@@ -90,12 +89,11 @@ def _held_after_deaths(row: RunRow) -> Plan[SegmentEnd]:
     )
     found: list[EffectRow] = yield effects.of_run(row.id)
     unsure = [one for one in found if one.state in (EffectState.OPEN, EffectState.UNKNOWN)]
-    data: dict[str, Any] = {"reason": reason}
-    if unsure:
-        names = sorted({one.name for one in unsure})
-        reason += f"; the outcome of {', '.join(map(repr, names))} is not known"
-        data = {"reason": reason, "effects": [one.key for one in unsure]}
-    return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+    if not unsure:
+        return held(reason)
+    names = ", ".join(map(repr, sorted({one.name for one in unsure})))
+    reason += f"; the outcome of {names} is not known"
+    return held(reason, effects=[one.key for one in unsure])
 
 
 def _prepare(driver: Driver, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
@@ -110,23 +108,23 @@ def _prepare(driver: Driver, row: RunRow, graph: Graph, inline: bool) -> Plan[Dr
     if row.begun:
         graph, change = yield from find_change(driver.saver, row, graph)
         if change is not None:
-            return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
+            return held(**change)
     drive = yield from _make_drive(driver, row, graph, setup, inline)
     if isinstance(drive.input, Command) and not row.begun:
-        yield from begin_with_command(driver.saver, drive, setup)
+        yield from begin_with_command(drive, setup)
     if row.begun:
-        found, signals, discarded = yield from readable_waits(driver, drive.row)
-        in_command = yield from take_command(driver.saver, drive, setup, found)
-        drive.segment.questions.in_command = in_command
-        found = yield from hand_over(driver, drive, found, signals, in_command)
-        stops = is_at_breakpoint(driver.saver, drive, found, discarded)
+        found, signals, discarded = yield from readable_waits(drive)
+        in_command = yield from take_command(drive, setup, found)
+        drive.questions.in_command = in_command
+        found = yield from hand_over(drive, found, signals, in_command)
+        stops = is_at_breakpoint(drive, found, discarded)
         if (discarded or not inline) and (yield from stops):
             # To drive it would let it go on, which no person has done.
-            stopped_there = yield from stop_at_breakpoint(driver.saver, drive)
+            stopped_there = yield from stop_at_breakpoint(drive)
             if stopped_there is not None:
                 return stopped_there
     if setup.get("stream"):
-        yield from begin_stream(driver.saver, drive, setup["stream"])
+        yield from begin_stream(drive, setup["stream"])
     return drive
 
 
@@ -149,12 +147,10 @@ def _make_drive(
     if fingerprint is not None and fingerprint not in driver.stored_topologies:
         yield runs.store_topology(fingerprint, graph.topology)
         driver.stored_topologies.add(fingerprint)
-    segment = Segment(
+    drive = Drive(
         row,
-        driver.saver.journal,
-        driver.serializer,
+        driver.saver,
         driver.clock,
-        saver=driver.saver,
         durability=setup.get("durability") or driver.saver.durability,
         inline=inline,
         at_exit=bool(setup.get("inline")) and setup.get("durability") == "exit",
@@ -164,19 +160,15 @@ def _make_drive(
         announced=[one for one in driver.outbox.endpoints if one.questions],
         evaluation=evaluation_of(setup) if "evaluation" in setup else None,
     )
-    if segment.evaluation is not None:
-        graph = graph.for_evaluation(lambda store: GuardedStore.of(store, segment))
+    if drive.evaluation is not None:
+        graph = graph.for_evaluation(lambda store: GuardedStore.of(store, drive))
     place = yield from start_place(driver.saver, row, setup)
     again = task_interrupts.resume_nothing() if place else None
-    return Drive(
-        segment,
-        graph,
-        again if row.begun else setup.get("input"),
-        _config(segment, setup, place),
-        setup.get("context"),
-        RunControl(),
-        {name: graph.current_names(setup[name]) for name in BREAKPOINTS if name in setup},
-    )
+    drive.graph, drive.control = graph, RunControl()
+    drive.input, drive.context = again if row.begun else setup.get("input"), setup.get("context")
+    drive.breakpoints = {n: graph.current_names(setup[n]) for n in BREAKPOINTS if n in setup}
+    drive.config = _config(drive, setup, place)
+    return drive
 
 
 def _roll_back(driver: Driver, thread_id: str) -> Plan[None]:
@@ -188,10 +180,14 @@ def _roll_back(driver: Driver, thread_id: str) -> Plan[None]:
         yield deleting.note_rolled_back(thread_id, id)
 
 
+def held(reason: str, **data: Any) -> SegmentEnd:
+    """The end of a segment whose run rests until a person has looked at it."""
+    return SegmentEnd(State.HELD, EventKind.HELD, {"reason": reason, **data}, reason=reason)
+
+
 def held_by_error(error: Exception) -> SegmentEnd:
-    """The end of a segment that cannot begin: a person has to look."""
-    reason = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-    return SegmentEnd(State.HELD, EventKind.HELD, {"reason": reason}, reason=reason)
+    """The end of a segment that cannot begin."""
+    return held(str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}")
 
 
 def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEnd:
@@ -202,22 +198,22 @@ def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEn
     return SegmentEnd(State.PAUSED, EventKind.PAUSED, data, due_at=now, attempts=attempts)
 
 
-def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]) -> RunnableConfig:
-    row = segment.row
+def _config(drive: Drive, setup: Mapping[str, Any], place: Mapping[str, Any]) -> RunnableConfig:
+    row = drive.row
     given = dict(setup.get("config") or {})
     configurable = {
         **(given.pop("configurable", None) or {}),
         **place,
         "thread_id": row.thread_id,
-        KEY: segment.name,
+        KEY: drive.name,
     }
     metadata = {
         **(given.get("metadata") or {}),
         **(setup.get("metadata") or {}),
-        **segment.progress.labels,
+        **drive.progress.labels,
     }
     tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
-    if not segment.inline:  # a caller sees in its stream and its history what it gave, no more
+    if not drive.inline:  # a caller sees in its stream and its history what it gave, no more
         configurable["run_id"] = row.id
         # A graph with another checkpointer that a node calls inherits the metadata. If its
         # checkpoints had this id, LangGraph would take its second call on a thread for a reconnect.
@@ -229,10 +225,10 @@ def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
         "configurable": configurable,
         "metadata": metadata,
         "tags": tags,
-        "callbacks": [segment.progress.model_calls],
+        "callbacks": [drive.progress.model_calls],
     }
-    if segment.evaluation is not None:
-        config["callbacks"].append(ToolGuard(segment))
+    if drive.evaluation is not None:
+        config["callbacks"].append(ToolGuard(drive))
     return cast(RunnableConfig, config)
 
 

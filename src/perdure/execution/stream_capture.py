@@ -40,30 +40,30 @@ PAGE = 200
 """Rows of the previous segment to read at once."""
 
 
-def begin_stream(saver: Saver, drive: Drive, wanted: Mapping[str, Any]) -> Plan[None]:
+def begin_stream(drive: Drive, wanted: Mapping[str, Any]) -> Plan[None]:
     """Let a segment record its output: `wanted` says which of it its run keeps."""
-    segment, row = drive.segment, drive.row
+    row = drive.row
     marks: dict[str, int] = json.loads(row.streamed or "{}")
     last = 0 if row.token == 1 else (yield streams.last(row))
     recorder = StreamRecorder(
-        segment.owner,
-        segment.journal,
-        segment.serializer,
-        segment.clock,
+        drive.owner,
+        drive.journal,
+        drive.serializer,
+        drive.clock,
         frozenset(wanted["modes"]),
         last,
         subgraphs=wanted["subgraphs"],
         marks=marks,
     )
     after_wait = row.was == State.WAITING
-    if drive.input is None and not segment.inline:
+    if drive.input is None and not drive.inline:
         recorder.resumed, recorder.after_wait = {*marks}, after_wait
     if last > marks.get("", 0):
-        final = yield from _final_chunks(saver, row, marks)
+        final = yield from _final_chunks(drive.saver, row, marks)
         if after_wait:  # LangGraph is about to emit that state
             final = [one for one in final if one[1] != RESUMED]
         recorder.begin(marks.get("", 0) + 1, final)
-    segment.stream = segment.progress.stream = recorder
+    drive.stream = drive.progress.stream = recorder
 
 
 def _final_chunks(

@@ -13,26 +13,31 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from perdure.commands import claims
 from perdure.commands.claims import SegmentEnd, WorkFound, look
 from perdure.commands.runs import RunRow
-from perdure.commands.schedules import ScheduleRow
 from perdure.errors import Closed, Error, LeaseLost, Unavailable, WriteLost
-from perdure.execution.drive import Drive, Driver, Ended, Outcome, Raised, Returned, StopReason
+from perdure.execution.drive import (
+    Drive,
+    Driver,
+    Ended,
+    NodeThreadPool,
+    Outcome,
+    Raised,
+    Returned,
+    StopReason,
+)
+from perdure.execution.duties import FIRING, Duties, Sweep, fire_schedules
 from perdure.execution.finish import end_segment, finish_segment
 from perdure.execution.graphs import Graph
-from perdure.execution.lease import LeaseKeeper
-from perdure.execution.liveness import Member, Presence
-from perdure.execution.outbox import Deliveries, Receiver
+from perdure.execution.lease import LeaseKeeper, Member
 from perdure.execution.segment import LoopPulse, driving
 from perdure.execution.start import begin_segment, held_by_error
 from perdure.execution.stream_capture import stream_through
-from perdure.execution.sweeps import Housekeeping, Sweep
-from perdure.execution.thread_pool import NodeThreadPool
-from perdure.failures import WORKER, Failures
+from perdure.failures import WORKER
 from perdure.journal import Refused
 from perdure.journal.clock import JournalClock
 from perdure.shutdown import drain_on_signals
@@ -57,18 +62,6 @@ DRIVING = "Driving runs"
 NAMES = {field.name for field in dataclasses.fields(Counts)}
 
 
-class _Alone:
-    """A suspect that is driven alone: while it may kill this process, nothing else runs in it."""
-
-    def __init__(self, task: asyncio.Task[None], driven: set[Drive]) -> None:
-        self._task, self._driven = task, driven
-        self._until = time.monotonic() + ALONE
-
-    def is_over(self) -> bool:
-        moved = any(one.segment.progress.has_moved for one in self._driven)
-        return self._task.done() or moved or time.monotonic() > self._until
-
-
 class Worker:
     """One call of `work` or `tick`."""
 
@@ -76,56 +69,47 @@ class Worker:
         self,
         driver: Driver,
         keeper: LeaseKeeper,
-        presence: Presence,
         graphs: Mapping[str, Graph],
-        failures: Failures,
         *,
         concurrency: int,
         limit: int | None = None,
         budget: float | None = None,
         until_idle: bool = False,
         grace: float = 10.0,
-        schedules: Callable[[Sequence[ScheduleRow]], Awaitable[int]] | None = None,
-        receivers: Mapping[str, Receiver] | None = None,
-        sweeps: Iterable[Sweep] = (),
+        sweeps: Iterable[Sweep] | None = None,
         driven_by: DrivenBy = DrivenBy.WORKER,
     ) -> None:
-        """Create it in the event loop that drives. Without `schedules` it drives only some of the
-        graphs, and does not log due runs of others."""
+        """Create it in the event loop that drives. Without `sweeps` it drives only some of the
+        graphs: it has no other duties, and does not log due runs of others."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self.ended = threading.Event()
         self._woken = asyncio.Event()
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs
+        self._journal, self._failures = driver.journal, driver.failures
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle, self.driven_by = until_idle, driven_by
-        self._presence, self._failures = presence, failures
-        self._member = Member(tuple(graphs), concurrency, until_idle)
-        self._schedules = schedules
-        self._deliveries = Deliveries(
-            driver.journal,
-            driver.serializer,
-            driver.clock,
-            receivers or {},
-            failures,
-            self._delivered,
+        self._presence, self._member = (
+            keeper.presence,
+            Member(tuple(graphs), concurrency, until_idle),
         )
+        self._has_duties = sweeps is not None
+        self._duties = Duties(driver, driver.outbox, sweeps, self._done, once=until_idle)
         self._sweeps: list[Sweep] = []
         """Of which a piece is done if the last look found something to delete."""
-        self._housekeeping = Housekeeping(
-            sweeps, driver.journal, driver.clock, failures, self._pruned, once=until_idle
-        )
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._driven: set[Drive] = set()
         self._draining = False
         self._pulse = LoopPulse()
-        self._poll = driver.journal.capabilities.poll
+        self._poll = self._journal.capabilities.poll
         self._has_looked = False
-        self._fired = self._suspected = self._asked_around = float("-inf")
-        self._looked_for_drain = time.monotonic()
+        self._last: dict[str, float] = {}
+        """When something was last done that is done now and then."""
         self._others: set[str] = set()
-        self._alone: _Alone | None = None
+        self._suspect: asyncio.Task[None] | None = None
+        """It is driven alone: while it may kill this process, nothing else runs in it."""
+        self._alone_until = 0.0
         self._crowded = False
 
     async def run(self, *, handle_signals: bool, stop: asyncio.Event | None = None) -> Counts:
@@ -200,8 +184,7 @@ class Worker:
                     found = await self._do("Looking for work", self._look) or found
                 claimed = await self._do("Claiming runs", self._claim, found) or 0
                 soon_at = found.soon_at
-                self._deliver(found)
-                self._housekeeping.begin(self._sweeps, found.oldest)
+                self._duties.begin(found, self._sweeps)
             if self._is_over(claimed):
                 return
             await self._rest(soon_at)
@@ -231,43 +214,48 @@ class Worker:
         if self._limit is not None and self._counts["claimed"] >= self._limit:
             return not self._tasks
         # A segment that ended since the claim may have made something due.
-        busy = self._tasks or self._deliveries.tasks or self._housekeeping.tasks
+        busy = self._tasks or self._duties.tasks
         idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
 
     async def _look(self) -> WorkFound:
         """One request, whatever is looked for: it is all that an idle worker asks."""
-        await self._driver.journal.aopen()  # the time is that of the database
-        here, times = time.monotonic(), self._keeper.times()
-        suspects = not self._tasks or here - self._suspected >= SUSPECTS
-        slots = self._schedules is not None and here - self._fired >= SLOTS
-        drains = self._presence.is_announced and here - self._looked_for_drain >= DRAINS
-        self._sweeps = sweeps = self._housekeeping.due
+        await self._journal.aopen()  # the time is that of the database
+        times = self._keeper.times()
+        suspects = self._is_time("suspects", SUSPECTS if self._tasks else 0.0)
+        slots = self._has_duties and self._is_time("slots", SLOTS)
+        drains = self._presence.is_announced and self._is_time("drains", DRAINS)
+        self._sweeps = sweeps = self._duties.due_sweeps
         op = look(
             times,
             self._graphs,
             until=times.now + round(self._poll * 1000),
             suspects=suspects,
             slots=slots,
-            topics=self._deliveries.free,
+            topics=self._duties.free,
             oldest=bool(sweeps),
             worker=self._keeper.worker if drains else None,
         )
         if isinstance(self._clock, JournalClock):
             op = self._clock.agree_by(op)
-        found = await self._driver.journal.ado(op)
-        self._fired = here if slots else self._fired
-        self._looked_for_drain = here if drains else self._looked_for_drain
+        found = await self._journal.ado(op)
         if found.drain is not None:
             log.info("draining, asked%s", by_words(found.drain.by))
             self.drain()
         if suspects:
-            self._suspected = here
             # Not for ever: what is driven here may take hours. One chance a minute.
             since = found.suspect_at
             late = None if since is None else (times.now - since) % 60_000
             self._crowded = late is not None and SUSPECT_PATIENCE < late < 3 * SUSPECT_PATIENCE
         return found
+
+    def _is_time(self, what: str, pause: float) -> bool:
+        """Whether something that is done now and then is to be done now."""
+        now = time.monotonic()
+        if now - self._last.get(what, float("-inf")) < pause:
+            return False
+        self._last[what] = now
+        return True
 
     async def _expire_dead(self, found: WorkFound) -> bool:
         self._keeper.silent = ()
@@ -276,9 +264,12 @@ class Worker:
 
     async def _fire(self, found: WorkFound) -> int:
         """Start the runs of schedules whose slots are due."""
-        if found.schedules is None or self._schedules is None:
+        if found.schedules is None:
             return 0
-        started = await self._schedules(found.schedules)
+        if not found.schedules:
+            self._failures.keep_only(FIRING, ())
+            return 0
+        started = await self._journal.arun(fire_schedules(self._driver, found.schedules))
         self._counts["scheduled"] += started
         return started
 
@@ -291,7 +282,7 @@ class Worker:
         free = self._concurrency - len(self._tasks)
         if self._limit is not None:
             free = min(free, self._limit - self._counts["claimed"])
-        if free <= 0 or (self._alone is not None and not self._alone.is_over()):
+        if free <= 0 or self._is_alone():
             return 0
         if self._crowded and self._tasks:
             return 0  # a suspect has waited too long for an idle worker: make room for it
@@ -304,15 +295,18 @@ class Worker:
             await self._warn_once(found)
         return claimed
 
+    def _is_alone(self) -> bool:
+        if self._suspect is None or self._suspect.done() or time.monotonic() > self._alone_until:
+            return False
+        return not any(drive.progress.has_moved for drive in self._driven)
+
     async def _warn_once(self, found: WorkFound) -> None:
         """Log once for each graph that has due runs and is not registered in this worker."""
         times = self._keeper.times()
-        if found.first_at is None or found.first_at > times.now or self._schedules is None:
+        is_late = found.first_at is not None and found.first_at <= times.now
+        if not (is_late and self._has_duties and self._is_time("others", 10.0)):
             return
-        if time.monotonic() - self._asked_around < 10.0:
-            return
-        self._asked_around = time.monotonic()
-        for name in await self._driver.journal.ado(claims.unregistered_due(times, self._graphs)):
+        for name in await self._journal.ado(claims.unregistered_due(times, self._graphs)):
             if name not in self._others:
                 self._others.add(name)
                 log.warning("runs of %r are due, which is not registered in this worker", name)
@@ -325,7 +319,7 @@ class Worker:
         except Exception:
             times = self._keeper.times()
             due = claims.claimable(times, self._graphs, count, suspect=suspect)
-            found = await self._driver.journal.ado(due)
+            found = await self._journal.ado(due)
             if not found:
                 raise
         claimed = 0
@@ -348,7 +342,7 @@ class Worker:
         reason = self._driver.serializer.redacted_text(f"it cannot be driven: {said}")
         until = self._keeper.times().until + round(pause * 1000)
         with contextlib.suppress(Exception):  # then it is due when its lease ends, or at once
-            await self._driver.journal.ado(claims.postpone(thread_id, run_id, until, reason))
+            await self._journal.ado(claims.postpone(thread_id, run_id, until, reason))
 
     async def _claim_these(
         self, count: int, since: int | None, *, suspect: bool, only: str | None = None
@@ -365,7 +359,7 @@ class Worker:
             only=only,
             silent=self._keeper.silent,
         )
-        claiming = asyncio.create_task(self._driver.journal.ado(op))
+        claiming = asyncio.create_task(self._journal.ado(op))
         try:
             await asyncio.shield(claiming)
         finally:  # also if cancelled meanwhile: what was claimed has to be given back
@@ -380,7 +374,7 @@ class Worker:
             self._tasks.add(task)
             task.add_done_callback(self._finished)
             if suspect:
-                self._alone = _Alone(task, self._driven)
+                self._suspect, self._alone_until = task, time.monotonic() + ALONE
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -400,18 +394,8 @@ class Worker:
             async with asyncio.timeout(pause):
                 await self._woken.wait()
 
-    def _deliver(self, found: WorkFound) -> None:
-        """Deliver messages of the outbox, beside the runs."""
-        at = found.message_at
-        if at is not None and at <= self._clock.now():
-            self._deliveries.begin()
-
-    def _delivered(self, arrived: bool) -> None:
-        self._counts["delivered"] += arrived
-        self._woken.set()
-
-    def _pruned(self, runs: int) -> None:
-        self._counts["pruned"] += runs
+    def _done(self, count: str, number: int) -> None:
+        self._counts[count] += number
         self._woken.set()
 
     async def _drain(self) -> None:
@@ -419,10 +403,8 @@ class Worker:
         for drive in list(self._driven):
             drive.ask_to_stop(StopReason.SHUTDOWN)
         self._draining = True
-        beside: set[asyncio.Task[Any]] = {*self._deliveries.tasks}
-        beside |= self._housekeeping.tasks.keys()
         try:
-            if under_way := self._tasks | beside:
+            if under_way := {*self._tasks, *self._duties.tasks}:
                 await asyncio.wait(under_way, timeout=self._grace)
         finally:  # also if it is cancelled meanwhile, as by a second interrupt
             for drive in list(self._driven):
@@ -457,8 +439,7 @@ class Worker:
             log.info("run %s of %s: %s", row.id, row.graph, ended.value, extra=extra)
 
     async def _segment(self, row: RunRow) -> Ended:
-        journal = self._driver.journal
-        graph = self._graphs[f"{row.graph}@{row.version}"]
+        journal, graph = self._journal, self._graphs[f"{row.graph}@{row.version}"]
         try:
             with self._keeper.renewing(row, self._pulse):
                 begun = await journal.arun(begin_segment(self._driver, row, graph))
@@ -485,7 +466,7 @@ class Worker:
                 self._loop.call_soon_threadsafe(task.cancel)
 
         task.add_done_callback(done)
-        begun.segment.pulse, begun.give_up = self._pulse, give_up
+        begun.pulse, begun.give_up = self._pulse, give_up
         self._driven.add(begun)
         try:
             self._keeper.add(begun)
@@ -497,12 +478,12 @@ class Worker:
             self._driven.discard(begun)
 
     async def _through_langgraph(self, drive: Drive) -> Ended:
-        if drive.segment.is_overdue:  # it took long to begin: another worker may have begun, too
-            await self._driver.journal.ado(drive.segment.owner.fenced())
+        if drive.is_overdue:  # it took long to begin: another worker may have begun, too
+            await self._journal.ado(drive.owner.fenced())
         try:
             outcome: Outcome = Returned()
-            recorder = drive.segment.stream
-            with driving(drive.segment), self._driver.observers.around(drive):
+            recorder = drive.stream
+            with driving(drive), self._driver.observers.around(drive):
                 if recorder is not None:
                     outcome = Returned(await stream_through(drive, recorder))
                 else:
@@ -511,6 +492,6 @@ class Worker:
         except BaseException as error:
             outcome = Raised(error)
         try:
-            return await self._driver.journal.arun(finish_segment(self._driver, drive, outcome))
+            return await self._journal.arun(finish_segment(self._driver, drive, outcome))
         except Closed:  # it was given back, and its loop ends
             return Ended.LOST

@@ -39,8 +39,8 @@ from perdure.commands.mail import Encryption, Mail, SmtpServer
 from perdure.commands.question_links import make_link
 from perdure.commands.waits import WaitRow
 from perdure.errors import AnswerRefused, BadArgument, Error, NotFound, needs_extra
+from perdure.execution.duties import HANDLER_TIME, Receiver, Undelivered
 from perdure.execution.engine import Engine
-from perdure.execution.outbox import HANDLER_TIME, Receiver, Undelivered
 from perdure.notifications.webhooks import ReportedRun, pause
 from perdure.types import Message
 from perdure.views.question_mail import MailText, question_mail, run_mail

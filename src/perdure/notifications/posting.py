@@ -18,7 +18,7 @@ import httpcore
 import httpx
 
 from perdure.commands.webhooks import Private, is_allowed
-from perdure.execution.outbox import Undelivered
+from perdure.execution.duties import Undelivered
 
 TIMEOUT = 20.0
 """Seconds that a delivery may take in total."""

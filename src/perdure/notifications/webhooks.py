@@ -31,8 +31,8 @@ from perdure.commands.webhooks import (
     sign,
 )
 from perdure.errors import Error, needs_extra
+from perdure.execution.duties import Receiver, Undelivered
 from perdure.execution.engine import Engine
-from perdure.execution.outbox import Receiver, Undelivered
 from perdure.langgraph_port.checkpoint_names import is_trigger
 from perdure.times import moment
 from perdure.types import Event, EventKind, Message

@@ -112,7 +112,7 @@ class LangSmith(TraceSink):
         if not tracing_is_enabled():
             yield
             return
-        row = drive.segment.row
+        row = drive.row
         where = place(row.id, ((segment_key(row.token), row.updated_at),))
         parent = RunTree(
             name=row.graph,

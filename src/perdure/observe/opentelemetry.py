@@ -143,9 +143,9 @@ class _CurrentSpan(NonRecordingSpan):
 
     def __init__(self, drive: Any) -> None:
         super().__init__(INVALID_SPAN_CONTEXT)
-        owner = drive.segment.owner
+        owner = drive.owner
         self._run_id, self._token = owner.run_id, owner.token
-        self._progress = drive.segment.progress
+        self._progress = drive.progress
 
     def get_span_context(self) -> SpanContext:
         key = segment_key(self._token)  # LangGraph itself, around its steps
