@@ -24,6 +24,7 @@ import smtplib
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -171,15 +172,20 @@ class Conversation:
         """Hand a letter over; blocks. Raises `Undelivered`."""
         try:
             smtp = self._connect()
-            self._encrypt(smtp)
-            self._log_in(smtp)
-            self._command(smtp, "the sender", f"MAIL FROM:<{sender}>")
-            self._command(smtp, "the recipient", f"RCPT TO:<{to}>", final=True)
-            self._command(smtp, "DATA", "DATA", expected=354)
-            self._write(smtp, content)
+            steps: dict[str, Callable[[], tuple[int, bytes]]] = {
+                "the sender": lambda: smtp.mail(sender),
+                "the recipient": lambda: smtp.rcpt(to),
+                "the content": lambda: smtp.data(content),
+            }
+            for self._stage, step in steps.items():
+                code, text = step()
+                if not 200 <= code < 300:
+                    final = self._stage != "the sender" and 500 <= code < 600
+                    raise self._refused(code, text, final=final)
+            smtp.putcmd("QUIT")  # the reply is not awaited, so that the delivery is recorded soon
         except Undelivered:
             raise
-        except smtplib.SMTPResponseException as error:  # STARTTLS or the login was refused
+        except smtplib.SMTPResponseException as error:  # STARTTLS, the login or DATA was refused
             raise self._refused(error.smtp_code, error.smtp_error) from None
         except ssl.SSLError as error:
             why = error.reason if error.reason else type(error).__name__
@@ -194,47 +200,24 @@ class Conversation:
                 self.smtp.close()
 
     def _connect(self) -> smtplib.SMTP:
-        where = (self._server.host, self._server.port, own_name())
-        if self._server.encryption is Encryption.TLS:
-            return _TlsConnection(self, *where, timeout=self.left(), context=self._trust())
-        return _Connection(self, *where, timeout=self.left())
-
-    def _encrypt(self, smtp: smtplib.SMTP) -> None:
-        self._begin(smtp, "the greeting")
+        """A connection that is encrypted and logged in, as the server's settings say."""
+        server, trust = self._server, self._tls or ssl.create_default_context()
+        where = (server.host, server.port, own_name())
+        smtp: smtplib.SMTP
+        if server.encryption is Encryption.TLS:
+            smtp = _TlsConnection(self, *where, timeout=self.left(), context=trust)
+        else:
+            smtp = _Connection(self, *where, timeout=self.left())
+        self._stage = "the greeting"
         smtp.ehlo_or_helo_if_needed()
-        if self._server.encryption is Encryption.STARTTLS:
-            self._begin(smtp, "STARTTLS")
-            smtp.starttls(context=self._trust())  # raises if the server has none
+        if server.encryption is Encryption.STARTTLS:
+            self._stage = "STARTTLS"
+            smtp.starttls(context=trust)  # raises if the server has none
             smtp.ehlo_or_helo_if_needed()
-
-    def _log_in(self, smtp: smtplib.SMTP) -> None:
-        if self._server.user is not None:
-            self._begin(smtp, "the login")
-            smtp.login(self._server.user, self._server.password or "")
-
-    def _command(
-        self,
-        smtp: smtplib.SMTP,
-        stage: str,
-        command: str,
-        *,
-        expected: int = 250,
-        final: bool = False,
-    ) -> None:
-        self._begin(smtp, stage)
-        self._check(*smtp.docmd(command), expected=expected, final=final)
-
-    def _write(self, smtp: smtplib.SMTP, content: bytes) -> None:
-        """Send the content. Until its last line the server has accepted nothing."""
-        self._begin(smtp, "the content")
-        smtp.send(re.sub(rb"(?m)^\.", b"..", content) + b".\r\n")
-        self._check(*smtp.getreply(), expected=250, final=True)
-        smtp.putcmd("QUIT")  # the reply is not awaited, so that the delivery is recorded soon
-
-    def _check(self, code: int, text: bytes, *, expected: int, final: bool) -> None:
-        is_taken = code == expected if expected == 354 else 200 <= code < 300
-        if not is_taken:
-            raise self._refused(code, text, final=final and 500 <= code < 600)
+        if server.user is not None:
+            self._stage = "the login"
+            smtp.login(server.user, server.password or "")
+        return smtp
 
     def _refused(self, code: int, text: bytes | str, *, final: bool = False) -> Undelivered:
         """Only the codes: the text may repeat the recipient."""
@@ -242,11 +225,6 @@ class Conversation:
         enhanced = re.match(r"[245]\.\d{1,3}\.\d{1,3}\b", message)
         codes = f"{code} {enhanced[0]}" if enhanced else str(code)
         return Undelivered(f"{self._server.name} answered {codes} to {self._stage}", final=final)
-
-    def _begin(self, smtp: smtplib.SMTP, stage: str) -> None:
-        self._stage = stage
-        if smtp.sock is not None:
-            smtp.sock.settimeout(self.left())
 
     def left(self) -> float:
         """Seconds that are left. Raises `Undelivered` if there are none."""
@@ -256,9 +234,6 @@ class Conversation:
             raise Undelivered(f"{self._server.name} did not accept the mail in time")
         return left
 
-    def _trust(self) -> ssl.SSLContext:
-        return self._tls or ssl.create_default_context()
-
 
 class _Connection(smtplib.SMTP):
     """A connection that its conversation can end while it waits for the greeting, too."""
@@ -266,6 +241,13 @@ class _Connection(smtplib.SMTP):
     def __init__(self, conversation: Conversation, *where: Any, **options: Any) -> None:
         self._conversation, conversation.smtp = conversation, self
         super().__init__(*where, **options)
+
+    def send(self, s: Any) -> None:
+        """Before each command there has to be time left, and it may take no longer."""
+        left = self._conversation.left()
+        if self.sock is not None:
+            self.sock.settimeout(left)
+        super().send(s)
 
     def getreply(self) -> tuple[int, bytes]:
         self._conversation.left()

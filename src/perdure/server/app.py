@@ -41,7 +41,7 @@ from perdure.errors import Error
 from perdure.server import agent_api, own_api, ui
 from perdure.server.authentication import AccessControl
 from perdure.server.errors import WireResponse, json_error, on_failure, on_http_error
-from perdure.server.lifespan import SharedLifespan
+from perdure.server.lifespan import SharedCall, SharedLifespan
 from perdure.server.options import ServerOptions
 from perdure.server.routes import ApiRoute, add_routes, plain
 from perdure.server.ticks import CronSecret, TickEndpoint
@@ -89,7 +89,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     if options.store is not None:
         runtime.use_store(options.store)
     secret = CronSecret(options.secret)
-    tick = TickEndpoint(runtime, runtime.tick, secret)
+    tick = TickEndpoint(runtime, secret)
 
     async def work(stop: asyncio.Event) -> None:
         if runtime.graphs or runtime.engine.outbox.is_used:
@@ -182,7 +182,7 @@ class Health:
 
     def __init__(self, client: Runtime, secret: CronSecret) -> None:
         self._client, self._secret = client, secret
-        self._ping: asyncio.Task[None] | None = None
+        self._ping = SharedCall(client.ping)
         self._logged: str | None = None
 
     async def get(self, request: Request) -> Response:
@@ -202,26 +202,13 @@ class Health:
         """Why the journal does not answer, without its password. None if it does."""
         try:
             async with asyncio.timeout(PING_TIMEOUT):
-                await asyncio.shield(self._shared_ping())
+                await self._ping()
         except TimeoutError:
             why = self._client.journal.opening_problem or "it gave no answer"
             return self._client.redact(f"The journal is not there after {PING_TIMEOUT:g} s: {why}")
         except Exception as error:
             return self._client.redact(str(error) if isinstance(error, Error) else repr(error))
         return None
-
-    def _shared_ping(self) -> asyncio.Task[None]:
-        ping, loop = self._ping, asyncio.get_running_loop()
-        if ping is None or ping.done() or ping.get_loop() is not loop:
-            ping = self._ping = loop.create_task(self._client.ping())
-            ping.add_done_callback(_retrieve_exception)
-        return ping
-
-
-def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Keep asyncio quiet about the failed ping of a request that is gone."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def info() -> dict[str, Any]:

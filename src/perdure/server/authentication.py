@@ -32,7 +32,7 @@ from perdure.errors import Error
 from perdure.server.authorization import ANYONE, AuthHandlers, Caller, Scope
 from perdure.server.bodies import BodyLimits
 from perdure.server.errors import ApiError
-from perdure.server.lifespan import OpenStreams, SharedLifespan
+from perdure.server.lifespan import OpenStreams, SharedCall, SharedLifespan
 from perdure.server.options import ServerOptions
 from perdure.server.origins import Origins, host_name, is_allowed, is_local_client, is_same_origin
 
@@ -189,7 +189,7 @@ class Tokens:
         self._runtime = runtime
         self._by_hash: dict[str, TokenRow] = {}
         self._read_at: float | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._reading = SharedCall(self._read)
         self._noted: dict[str, float] = {}
         self._notes: set[asyncio.Task[None]] = set()
 
@@ -225,12 +225,8 @@ class Tokens:
         return row.is_valid(self._runtime.engine.clock.now())
 
     async def _refresh(self) -> None:
-        if self._read_at is not None and time.monotonic() - self._read_at < READ_EVERY:
-            return
-        reading, loop = self._reading, asyncio.get_running_loop()
-        if reading is None or reading.done() or reading.get_loop() is not loop:
-            reading = self._reading = loop.create_task(self._read())
-        await asyncio.shield(reading)
+        if self._read_at is None or time.monotonic() - self._read_at >= READ_EVERY:
+            await self._reading()
 
     async def _read(self) -> None:
         started = time.monotonic()

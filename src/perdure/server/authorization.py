@@ -9,7 +9,7 @@ adds to the metadata of a new thread is stored.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,26 +62,17 @@ PARAMETERS: dict[str, Callable[[Request], Any]] = {
 """What an `authenticate` handler may ask for, by the names of its parameters."""
 
 
-class User(Mapping[str, Any]):
+class User(dict[str, Any]):
     """A user that a handler returned as a string or a mapping. Its keys are also attributes."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         identity = fields["identity"]
         defaults = {"is_authenticated": True, "display_name": identity, "permissions": []}
-        self._fields = {**defaults, **fields}
-
-    def __getitem__(self, key: str) -> Any:
-        return self._fields[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
+        super().__init__({**defaults, **fields})
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self.__dict__["_fields"][name]
+            return self[name]
         except KeyError:
             raise AttributeError(f"The user has no {name!r}.") from None
 
@@ -101,13 +92,14 @@ def _holds(conditions: Any, metadata: Mapping[str, Any]) -> bool:
     if not isinstance(conditions, Mapping):
         raise _bad_filter(f"a {type(conditions).__name__}")
     for key, wanted in conditions.items():
-        if key == "$or":
-            if not any(_holds(one, metadata) for one in _list(wanted)):
-                return False
-        elif key == "$and":
-            if not all(_holds(one, metadata) for one in _list(wanted)):
-                return False
-        elif not _fits(metadata.get(key), wanted):
+        if key in ("$or", "$and"):
+            if not isinstance(wanted, list | tuple) or not wanted:
+                raise _bad_filter("$or or $and without a list")
+            combined = any if key == "$or" else all
+            fits = combined(_holds(one, metadata) for one in wanted)
+        else:
+            fits = _fits(metadata.get(key), wanted)
+        if not fits:
             return False
     return True
 
@@ -127,12 +119,6 @@ def _fits(value: Any, wanted: Any) -> bool:
         if not fits:
             return False
     return True
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list | tuple) or not value:
-        raise _bad_filter("$or or $and without a list")
-    return list(value)
 
 
 def _bad_filter(part: str) -> Error:
@@ -167,8 +153,8 @@ class AuthHandlers:
             arguments[name] = await argument if inspect.isawaitable(argument) else argument
         identified = await self._call(lambda handler: handler(**arguments), self._authenticate)
         user, fields = _as_user(identified)
-        permissions = tuple(str(one) for one in _get(user, "permissions") or ())
-        identity = str(_get(user, "identity"))
+        permissions = tuple(str(one) for one in getattr(user, "permissions", None) or ())
+        identity = str(user.identity)
         scopes = frozenset(Scope) if ADMIN_PERMISSION in permissions else USER_SCOPES
         configurable = {
             "langgraph_auth_user": fields,
@@ -226,16 +212,15 @@ def _wanted(handler: Callable[..., Any]) -> frozenset[str]:
     return frozenset(wanted)
 
 
-def _as_user(user_or_fields: Any) -> tuple[Any, dict[str, Any]]:
+def _as_user(returned: Any) -> tuple[Any, dict[str, Any]]:
     """The user object for handlers, and its fields for a run's `configurable`."""
-    if isinstance(user_or_fields, str) and user_or_fields:
-        user = User({"identity": user_or_fields})
-        return user, dict(user)
-    if isinstance(user_or_fields, Mapping) and user_or_fields.get("identity"):
-        user = User(user_or_fields)
-        return user, dict(user)
-    if getattr(user_or_fields, "identity", None):
-        return user_or_fields, _fields(user_or_fields)
+    if isinstance(returned, str):
+        returned = {"identity": returned}
+    if isinstance(returned, Mapping):
+        if returned.get("identity"):
+            return (user := User(returned)), dict(user)
+    elif getattr(returned, "identity", None):
+        return returned, _fields(returned)
     raise ApiError(401, "The authenticate handler returned no identity.")
 
 
@@ -245,10 +230,6 @@ def _fields(user: Any) -> dict[str, Any]:
     fields = {name: value for name, value in own.items() if not name.startswith("_")}
     names = ("identity", "display_name", "is_authenticated", "permissions")
     return {**{name: getattr(user, name) for name in names if hasattr(user, name)}, **fields}
-
-
-def _get(user: Any, name: str) -> Any:
-    return user.get(name) if isinstance(user, Mapping) else getattr(user, name, None)
 
 
 # -- private parts of `langgraph_sdk.Auth`, which keeps the handlers that were registered with it

@@ -88,10 +88,10 @@ def json_error(status: int, message: str, headers: Mapping[str, str] | None = No
 
 def error_response(error: Exception, redact: Callable[[str], str]) -> Response:
     """The response for an exception that an endpoint raised."""
+    if isinstance(error, RequestValidationError):
+        error = invalid(error)
     if isinstance(error, StarletteHTTPException):  # ours, or one of `langgraph_sdk.Auth`
         return json_error(error.status_code, str(error.detail), error.headers)
-    if isinstance(error, RequestValidationError):
-        return json_error(422, _validation(error))
     if isinstance(error, errors.Unavailable):  # it names hosts, databases, roles and paths
         log.warning("A request was not served: %s", redact(str(error)))
         return json_error(503, AWAY, {"Retry-After": "1"})
@@ -117,23 +117,21 @@ def log_failure(what: str, error: BaseException, redact: Callable[[str], str]) -
     log.error("%s failed: %s%s\n%s", what, type(error).__qualname__, detail, frames.rstrip())
 
 
-def invalid(error: ValidationError, *above: str) -> ApiError:
-    """A 422 for a value that was validated after the request's body was; `above` is where it is."""
-    return ApiError(422, _validation(error, *above))
-
-
-def _validation(error: RequestValidationError | ValidationError, *above: str) -> str:
-    """The first problem of an invalid request, and how many more there are."""
+def invalid(error: RequestValidationError | ValidationError, *above: str) -> ApiError:
+    """A 422 with the first problem of an invalid value, and how many more there are; `above` is
+    where in the request's body it is."""
     problems = error.errors()
     first: Any = problems[0] if problems else {"loc": (), "msg": "invalid"}
-    body = getattr(error, "body", None)
-    if first["loc"] == ("body",) and isinstance(body, bytes):  # of another content type
-        return "The body has to be JSON: send Content-Type: application/json, as curl --json does."
+    if first["loc"] == ("body",) and isinstance(getattr(error, "body", None), bytes):
+        message = (
+            "The body has to be JSON: send Content-Type: application/json, as curl --json does."
+        )
+        return ApiError(422, message)  # it is of another content type
     # Without the type that Pydantic tried in a union: it is not a field of the body.
     parts = [str(part) for part in (*above, *first["loc"]) if "[" not in str(part)]
-    place = ".".join(parts)[:100]
+    place = ascii(".".join(parts)[:100])[1:-1]
     more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{ascii(place)[1:-1]}: {first['msg'].rstrip('.')[:200]}{more}."
+    return ApiError(422, f"{place}: {first['msg'].rstrip('.')[:200]}{more}.")
 
 
 async def on_http_error(request: Request, error: Any) -> Response:

@@ -102,6 +102,27 @@ class SharedLifespan:
                 self._client.close()
 
 
+class SharedCall:
+    """A call that concurrent requests share."""
+
+    def __init__(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._call = call
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> None:
+        task, loop = self._task, asyncio.get_running_loop()
+        if task is None or task.done() or task.get_loop() is not loop:
+            task = self._task = loop.create_task(self._call())
+            task.add_done_callback(retrieve_exception)
+        await asyncio.shield(task)
+
+
+def retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio quiet about the failed call of a request that is gone."""
+    if not task.cancelled():
+        task.exception()
+
+
 def is_not_of_a_cut(record: logging.LogRecord) -> bool:
     """Whether a record of uvicorn is not the error that it logs for each stream that is cut."""
     return record.msg != "ASGI callable returned without completing response."

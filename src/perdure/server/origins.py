@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,11 +41,8 @@ def is_loopback(host: str) -> bool:
     name = host.strip("[]").rstrip(".").lower()
     if name in LOOPBACK_NAMES or name.endswith(".localhost"):
         return True
-    try:
-        address = ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    address = _as_address(name)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback if address else False
 
 
 def host_name(header: str) -> str:
@@ -63,15 +60,14 @@ def is_allowed(header: str, allowed: tuple[str, ...]) -> bool:
     name = host_name(header)
     if not name:
         return False
-    return is_loopback(name) or _is_address(name) or any(_fits(name, one) for one in allowed)
+    return is_loopback(name) or bool(_as_address(name)) or any(_fits(name, one) for one in allowed)
 
 
-def _is_address(name: str) -> bool:
+def _as_address(name: str) -> IPv4Address | IPv6Address | None:
     try:
-        ip_address(name.partition("%")[0])
+        return ip_address(name.partition("%")[0])
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _fits(name: str, allowed: str) -> bool:
@@ -125,15 +121,9 @@ def is_encrypted(request: Request) -> bool:
 def is_local_client(request: Request) -> bool:
     """Whether a request comes from this machine, and not through a proxy on it. A client on a Unix
     socket has no address."""
-    if _is_proxied(request):
-        return False
-    return (
-        request.client is None
-        or is_loopback(request.client.host)
-        or not _is_address(
-            request.client.host  # of a test client
-        )
-    )
+    host = "localhost" if request.client is None else request.client.host
+    is_local = is_loopback(host) or _as_address(host) is None  # that of a test client is no address
+    return is_local and not _is_proxied(request)
 
 
 def _is_proxied(request: Request) -> bool:

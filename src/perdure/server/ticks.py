@@ -14,22 +14,20 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perdure.client import Client
 from perdure.errors import BadArgument, Error, Unavailable
 from perdure.server.errors import ApiError, WireResponse, invalid, json_error, log_failure
 from perdure.shutdown import has_signal_handlers
 from perdure.types import Counts
 
-Tick = Callable[..., Awaitable[Counts]]
-"""`Runtime.tick`."""
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
 
 VARIABLE = "PERDURE_CRON_SECRET"
 SHORTEST = 16
@@ -76,8 +74,8 @@ class TickBounds(BaseModel):
 class TickEndpoint:
     """The ticks of one application."""
 
-    def __init__(self, client: Client, tick: Tick, secret: CronSecret) -> None:
-        self._client, self._tick, self._secret = client, tick, secret
+    def __init__(self, runtime: Runtime, secret: CronSecret) -> None:
+        self._runtime, self._secret = runtime, secret
         self._ticks: set[asyncio.Task[Counts]] = set()
 
     async def post(self, request: Request) -> Response:
@@ -88,23 +86,29 @@ class TickEndpoint:
         if not self._secret.is_sent_by(request):
             message = "Send the secret: Authorization: Bearer <secret>."
             return json_error(401, message, {"WWW-Authenticate": "Bearer"})
-        bounds = await _read_bounds(request)
+        body: Any = await request.json()
+        if not isinstance(body, dict | None):
+            raise ApiError(422, 'The body must be a JSON object, such as {"limit": 25}.')
+        try:
+            bounds = TickBounds.model_validate({**request.query_params, **(body or {})})
+        except ValidationError as error:
+            raise invalid(error) from error
         try:
             counts = await asyncio.shield(self._begin(bounds))
         except Error as error:
             status = 503 if isinstance(error, Unavailable) else 500
-            return json_error(status, self._client.redact(str(error)))
+            return json_error(status, self._runtime.redact(str(error)))
         return WireResponse(asdict(counts))
 
     async def drain(self) -> None:
         """Stop every tick of this event loop: its runs stop at their next step, or are released."""
         here = asyncio.get_running_loop()
         while ticks := [task for task in self._ticks if task.get_loop() is here]:
-            self._client.engine.drain_ticks()
+            self._runtime.engine.drain_ticks()
             await asyncio.wait(ticks, timeout=0.1)  # one may have begun just now
 
     def _begin(self, bounds: TickBounds) -> asyncio.Task[Counts]:
-        work = self._tick(
+        work = self._runtime.tick(
             limit=bounds.limit,
             concurrency=bounds.concurrency,
             budget=timedelta(seconds=bounds.budget),
@@ -118,14 +122,4 @@ class TickEndpoint:
     def _ended(self, task: asyncio.Task[Counts]) -> None:
         self._ticks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log_failure("A tick", error, self._client.redact)
-
-
-async def _read_bounds(request: Request) -> TickBounds:
-    body: Any = await request.json()
-    if not isinstance(body, dict | None):
-        raise ApiError(422, 'The body must be a JSON object, such as {"limit": 25}.')
-    try:
-        return TickBounds.model_validate({**request.query_params, **(body or {})})
-    except ValidationError as error:
-        raise invalid(error) from error
+            log_failure("A tick", error, self._runtime.redact)
