@@ -34,14 +34,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, RemoveMessage, ToolMessage
 
 from perdure.commands.streams import SEGMENT
 from perdure.server.agent_api.run_reader import INTERRUPT, interrupts_in
+from perdure.times import moment
 from perdure.types import Chunk
 
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints")
@@ -61,7 +62,7 @@ REPLACED = "replaced"
 
 Data = dict[str, Any]
 Namespace = tuple[str, ...]
-K = TypeVar("K")
+EPOCH = moment(0)
 
 
 def seq_of(run: int, chunk: int, frame: int) -> int:
@@ -87,14 +88,14 @@ def is_rest(seq: int) -> bool:
 
 @dataclass(frozen=True)
 class Frame:
-    """One event of the protocol."""
+    """One event of the protocol. Its number and time are set when all of its chunk are known."""
 
-    seq: int
     method: str
     namespace: Namespace
     data: Any
-    at: datetime
     node: str | None = None
+    seq: int = 0
+    at: datetime = EPOCH
 
     @property
     def channel(self) -> str:
@@ -114,16 +115,6 @@ class Frame:
         return {**event, "method": self.method, "params": params}
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A frame without its number."""
-
-    method: str
-    namespace: Namespace
-    data: Any
-    node: str | None = None
-
-
 class RunFrames:
     """Turns the chunks of one run, in order, into frames."""
 
@@ -131,11 +122,9 @@ class RunFrames:
         self._number, self._graph = number, graph
         self._last, self._rests = 0, False
         self._messages: dict[str, OpenMessage] = {}
-        self._subgraphs: dict[Namespace, int] = {}
-        """Subgraphs that have begun, and the chunk in which each began."""
-        self._ended: dict[Namespace, int] = {}
-        self._tools: dict[str, int] = {}
-        self._asked: dict[str, int] = {}
+        self._sent: dict[tuple[str, Namespace | str], int] = {}
+        """What was sent, and the number of its chunk: subgraphs that have `started` or `ended`, by
+        their namespaces; calls of a `tool` and questions that were `asked`, by their ids."""
 
     def begin(self, at: datetime) -> Frame:
         """The frame that begins the run."""
@@ -168,20 +157,19 @@ class RunFrames:
             frames.append(self._frame(chunk.n, GOES_ON, self._lifecycle("running"), chunk.at))
         return frames + self._numbered(list(self._parts(chunk)), chunk.at)
 
-    def _numbered(self, parts: list[_Part], at: datetime, first: int = 1) -> list[Frame]:
+    def _numbered(self, parts: list[Frame], at: datetime, first: int = 1) -> list[Frame]:
         return [
             self._frame(self._last, min(first + k, LAST_FRAME), part, at)
             for k, part in enumerate(parts)
         ]
 
-    def _frame(self, chunk: int, k: int, part: _Part, at: datetime) -> Frame:
-        seq = seq_of(self._number, chunk, k)
-        return Frame(seq, part.method, part.namespace, part.data, at, part.node)
+    def _frame(self, chunk: int, k: int, part: Frame, at: datetime) -> Frame:
+        return replace(part, seq=seq_of(self._number, chunk, k), at=at)
 
-    def _lifecycle(self, event: str, **more: Any) -> _Part:
-        return _Part("lifecycle", (), {"event": event, "graph_name": self._graph, **more})
+    def _lifecycle(self, event: str, **more: Any) -> Frame:
+        return Frame("lifecycle", (), {"event": event, "graph_name": self._graph, **more})
 
-    def _parts(self, chunk: Chunk) -> Iterator[_Part]:
+    def _parts(self, chunk: Chunk) -> Iterator[Frame]:
         yield from self._subgraphs_begun(chunk)
         match chunk.mode:
             case "segment":
@@ -199,13 +187,13 @@ class RunFrames:
             case "custom":
                 is_named = isinstance(chunk.data, dict) and "name" in chunk.data
                 data = chunk.data if is_named else {"payload": chunk.data}
-                yield _Part("custom", chunk.namespace, data)
+                yield Frame("custom", chunk.namespace, data)
             case "checkpoints":
                 yield from self._checkpoint(chunk)
 
     # -- messages
 
-    def _message(self, chunk: Chunk) -> Iterator[_Part]:
+    def _message(self, chunk: Chunk) -> Iterator[Frame]:
         message, metadata = chunk.data
         if isinstance(message, ToolMessage):
             yield from self._tool_result(chunk, message)
@@ -216,40 +204,37 @@ class RunFrames:
         if open is None:
             open = OpenMessage(message.id or f"message-{chunk.n}", chunk.n, chunk.namespace, node)
             self._messages[open.id] = open
-            yield _Part("messages", chunk.namespace, open.start(message), node)
+            yield Frame("messages", chunk.namespace, open.start(message), node)
         for data in open.add(message):
-            yield _Part("messages", chunk.namespace, data, node)
+            yield Frame("messages", chunk.namespace, data, node)
         if is_last(message):
             yield from self._close(open)
 
-    def _close(self, message: OpenMessage) -> Iterator[_Part]:
+    def _close(self, message: OpenMessage) -> Iterator[Frame]:
         del self._messages[message.id]
         for data in message.finish():
-            yield _Part("messages", message.namespace, data, message.node)
+            yield Frame("messages", message.namespace, data, message.node)
 
-    def _replaced(self, chunk: Chunk) -> Iterator[_Part]:
+    def _replaced(self, chunk: Chunk) -> Iterator[Frame]:
         first = chunk.replaces_from
         if first is None:
             return
         for message in [one for one in self._messages.values() if one.first >= first]:
             del self._messages[message.id]
-            yield _Part("messages", message.namespace, message.void(), message.node)
-        self._subgraphs = _before(first, self._subgraphs)
-        self._ended = _before(first, self._ended)
-        self._tools = _before(first, self._tools)
-        self._asked = _before(first, self._asked)
+            yield Frame("messages", message.namespace, message.void(), message.node)
+        self._sent = {sent: n for sent, n in self._sent.items() if n < first}
 
     # -- state
 
-    def _values(self, chunk: Chunk) -> Iterator[_Part]:
+    def _values(self, chunk: Chunk) -> Iterator[Frame]:
         data = chunk.data
         if isinstance(data, dict) and INTERRUPT in data:
             data = {name: value for name, value in data.items() if name != INTERRUPT}
             if not data:
                 return
-        yield _Part("values", chunk.namespace, data)
+        yield Frame("values", chunk.namespace, data)
 
-    def _updates(self, chunk: Chunk) -> Iterator[_Part]:
+    def _updates(self, chunk: Chunk) -> Iterator[Frame]:
         data = chunk.data if isinstance(chunk.data, dict) else {}
         for node, values in data.items():
             for message in list(self._messages.values()):
@@ -257,68 +242,67 @@ class RunFrames:
                     yield from self._close(message)  # some models do not mark the last piece
             if node != INTERRUPT:
                 values = values if isinstance(values, dict) else {"value": values}
-                yield _Part("updates", chunk.namespace, {"node": node, "values": values}, node)
+                yield Frame("updates", chunk.namespace, {"node": node, "values": values}, node)
 
-    def _requests(self, chunk: Chunk) -> Iterator[_Part]:
+    def _requests(self, chunk: Chunk) -> Iterator[Frame]:
         for one in interrupts_in(chunk):
             id, value, schema = _shown(one)
-            if id not in self._asked:  # a graph repeats the interrupts of its subgraphs
-                self._asked[id] = chunk.n
+            if self._is_first("asked", id, chunk):  # a graph repeats those of its subgraphs
                 data = {"interrupt_id": id, "payload": value, "value": value}
                 if schema is not None:
                     data["response_schema"] = schema
-                yield _Part("input.requested", chunk.namespace, data)
+                yield Frame("input.requested", chunk.namespace, data)
 
-    def _checkpoint(self, chunk: Chunk) -> Iterator[_Part]:
+    def _checkpoint(self, chunk: Chunk) -> Iterator[Frame]:
         config, parent = chunk.data.get("config"), chunk.data.get("parent_config")
         metadata = chunk.data.get("metadata") or {}
         data = {"id": _checkpoint_id(config), "parent_id": _checkpoint_id(parent)}
         data |= {"step": metadata.get("step"), "source": metadata.get("source")}
         known = {name: value for name, value in data.items() if value is not None}
-        yield _Part("checkpoints", chunk.namespace, known)
+        yield Frame("checkpoints", chunk.namespace, known)
 
     # -- tasks, subgraphs and tools
 
-    def _task(self, chunk: Chunk) -> Iterator[_Part]:
+    def _task(self, chunk: Chunk) -> Iterator[Frame]:
         data = chunk.data
         if "result" in data:
-            for namespace in self._subgraphs:
-                begun_here = namespace[:-1] == chunk.namespace and namespace not in self._ended
-                if begun_here and namespace[-1].partition(":")[2] == data.get("id"):
-                    self._ended[namespace] = chunk.n
-                    yield _Part("lifecycle", namespace, _outcome(namespace, data))
+            for kind, namespace in list(self._sent):
+                if kind != "started" or isinstance(namespace, str):
+                    continue
+                is_of_task = namespace[-1].partition(":")[2] == data.get("id")
+                is_here = is_of_task and namespace[:-1] == chunk.namespace
+                if is_here and self._is_first("ended", namespace, chunk):
+                    yield Frame("lifecycle", namespace, _outcome(namespace, data))
         else:
             for call in _tool_calls(data.get("input")):
-                if call["id"] not in self._tools:
-                    yield self._tool_start(chunk, call["id"], call["name"], call.get("args"))
-        yield _Part("tasks", chunk.namespace, data)
+                yield from self._tool_start(chunk, call["id"], call["name"], call.get("args"))
+        yield Frame("tasks", chunk.namespace, data)
 
-    def _subgraphs_begun(self, chunk: Chunk) -> Iterator[_Part]:
+    def _subgraphs_begun(self, chunk: Chunk) -> Iterator[Frame]:
         for depth in range(1, len(chunk.namespace) + 1):
             namespace = chunk.namespace[:depth]
-            if namespace not in self._subgraphs:
-                self._subgraphs[namespace] = chunk.n
+            if self._is_first("started", namespace, chunk):
                 data = {"event": "started", "graph_name": _graph_name(namespace)}
-                yield _Part("lifecycle", namespace, data)
+                yield Frame("lifecycle", namespace, data)
 
-    def _tool_start(self, chunk: Chunk, id: str, name: str, args: Any) -> _Part:
-        self._tools[id] = chunk.n
-        data = {"event": "tool-started", "tool_call_id": id, "tool_name": name, "input": args}
-        return _Part("tools", chunk.namespace, data)
+    def _is_first(self, kind: str, of: Namespace | str, chunk: Chunk) -> bool:
+        """Whether this was not sent yet. It is now."""
+        is_new = (kind, of) not in self._sent
+        self._sent.setdefault((kind, of), chunk.n)
+        return is_new
 
-    def _tool_result(self, chunk: Chunk, message: ToolMessage) -> Iterator[_Part]:
+    def _tool_start(self, chunk: Chunk, id: str, name: str, args: Any) -> Iterator[Frame]:
+        if self._is_first("tool", id, chunk):
+            data = {"event": "tool-started", "tool_call_id": id, "tool_name": name, "input": args}
+            yield Frame("tools", chunk.namespace, data)
+
+    def _tool_result(self, chunk: Chunk, message: ToolMessage) -> Iterator[Frame]:
         id = message.tool_call_id
-        if id not in self._tools:
-            yield self._tool_start(chunk, id, message.name or "", None)
+        yield from self._tool_start(chunk, id, message.name or "", None)
         data: Data = {"event": "tool-finished", "tool_call_id": id, "output": message}
         if message.status == "error":
             data = {"event": "tool-error", "tool_call_id": id, "message": str(message.text)}
-        yield _Part("tools", chunk.namespace, data)
-
-
-def _before(n: int, known: dict[K, int]) -> dict[K, int]:
-    """The entries from chunks before this one."""
-    return {key: first for key, first in known.items() if first < n}
+        yield Frame("tools", chunk.namespace, data)
 
 
 def _graph_name(namespace: Namespace) -> str:

@@ -35,6 +35,7 @@ from `replaces_from` on has what an undisturbed run would have sent.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -160,13 +161,11 @@ class ThreadPosition(NamedTuple):
 
 def parse_thread_position(text: str | None) -> ThreadPosition | None:
     """The place that `Last-Event-ID` names. None if it is missing or not one of our ids."""
-    if text is not None and text.strip() in ("-1", "-", "0"):
+    run, _, rest = (text or "").strip().partition(".")
+    if run in ("-1", "-", "0"):
         return ThreadPosition(1, Position(-1))
-    run, dot, rest = (text or "").strip().partition(".")
     at = parse_position(rest)
-    if not dot or at is None or not run.isascii() or not run.isdigit() or len(run) > 18:
-        return None
-    return ThreadPosition(int(run), at)
+    return None if at is None or not NUMBER.fullmatch(run) else ThreadPosition(int(run), at)
 
 
 @router.get("/threads/{thread_id}/stream", response_model=None, responses=DOCUMENTED)
@@ -266,20 +265,16 @@ class Position(NamedTuple):
 
 
 START = Position(0)
+NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def parse_position(text: str | None) -> Position | None:
     """The place that `Last-Event-ID` names. None if it is missing or not one of our ids."""
-    if text is None:
-        return None
-    text = text.strip()
-    if text in ("-1", "-"):
+    n, dash, k = (text or "").strip().partition("-")
+    if (n, k) in (("", "1"), ("", "")) and dash:
         return Position(-1)
-    n, dash, k = text.partition("-")
     numbers = [n, k] if dash else [n]
-    if not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in numbers):
-        return None
-    return Position(*map(int, numbers))
+    return Position(*map(int, numbers)) if all(map(NUMBER.fullmatch, numbers)) else None
 
 
 @dataclass(frozen=True)
@@ -314,38 +309,23 @@ class RunEvents:
             for k, (name, data) in enumerate(self._events(chunk))
         ]
 
-    def _events(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
+    def _events(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
+        name = "|".join((chunk.mode, *chunk.namespace))
         if chunk.mode == SEGMENT:
-            return self._segment(chunk)
-        if chunk.namespace and not self._subgraphs:
-            return ()
-        if chunk.mode == "messages":
-            return self._message(chunk)
-        if chunk.mode not in self.modes:
-            return ()
-        return ((self._name(chunk.mode, chunk.namespace), chunk.data),)
-
-    def _segment(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
-        self._attempt += 1
-        if chunk.replaces_from is None:
-            return ()
-        self._messages.forget_from(chunk.replaces_from)
-        data = {
-            "run_id": self._run_id,
-            "attempt": self._attempt,
-            "replaces_from": chunk.replaces_from,
-        }
-        return (("metadata", data),)
-
-    def _message(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
-        message, metadata = chunk.data
-        if PIECES in self.modes:
-            yield self._name("messages", chunk.namespace), [message, metadata]
-        if ACCUMULATED in self.modes:
-            yield from self._messages.feed(chunk.n, message, metadata)
-
-    def _name(self, mode: str, namespace: tuple[str, ...]) -> str:
-        return "|".join((mode, *namespace))
+            self._attempt += 1
+            if chunk.replaces_from is not None:
+                self._messages.forget_from(chunk.replaces_from)
+                yield "metadata", {**self.begin().data, "replaces_from": chunk.replaces_from}
+        elif chunk.namespace and not self._subgraphs:
+            return
+        elif chunk.mode == "messages":
+            message, metadata = chunk.data
+            if PIECES in self.modes:
+                yield name, [message, metadata]
+            if ACCUMULATED in self.modes:
+                yield from self._messages.feed(chunk.n, message, metadata)
+        elif chunk.mode in self.modes:
+            yield name, chunk.data
 
 
 METADATA, PARTIAL, COMPLETE = "messages/metadata", "messages/partial", "messages/complete"
