@@ -6,9 +6,8 @@ the body is read within its limits (`bodies.py`), if the endpoint needs it; ever
 JSON. An endpoint returns a `Response`, or a plain value, which becomes a `WireResponse` without
 FastAPI's own encoder. Every response has the headers of `errors.HEADERS`.
 
-    @router.get("/threads/{thread_id}")
+    @router.get("/threads/{thread_id}", dependencies=[READ])
     async def get(thread_id: str, api: ApiDep) -> dict[str, Any]:
-        api.require(Scope.READ)
         ...
 
 A trailing slash is ignored. A redirect would do nothing, and `curl -f` would report success.
@@ -46,7 +45,7 @@ FILES = "fastapi_middleware_astack"
 """Where FastAPI's handler expects a stack for uploaded files. A Starlette application sets none."""
 COPIED = (
     *("response_model", "status_code", "tags", "responses", "include_in_schema", "name"),
-    "openapi_extra",
+    *("openapi_extra", "dependencies"),
 )
 """What `add_routes` copies from a declared route. FastAPI reads the rest from the endpoint."""
 NO_WORKER = (
@@ -151,6 +150,18 @@ async def api(request: Request) -> Api:
 ApiDep = Annotated[Api, Depends(api)]
 
 
+def needs(scope: Scope) -> Any:
+    """A dependency of routes that only callers with this scope may call."""
+
+    async def check(api: ApiDep) -> None:
+        api.require(scope)
+
+    return Depends(check)
+
+
+READ, START = needs(Scope.READ), needs(Scope.START)
+
+
 class ApiRoute(APIRoute):
     """A route of one runtime: `bound_to` makes the class."""
 
@@ -204,12 +215,15 @@ class ApiRoute(APIRoute):
 
 
 def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) -> Callable[..., Any]:
-    """Wrap an endpoint so that a plain value becomes a response without FastAPI's encoder."""
+    """Wrap an endpoint so that a plain value becomes a response without FastAPI's encoder, and
+    nothing, with the status 204, an empty one."""
 
     @functools.wraps(endpoint)
     async def respond(*arguments: Any, **named: Any) -> Response:
         result = await endpoint(*arguments, **named)
-        return result if isinstance(result, Response) else WireResponse(result, status or 200)
+        if isinstance(result, Response):
+            return result
+        return Response(status_code=204) if status == 204 else WireResponse(result, status or 200)
 
     return respond
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_type_hints, is_typeddict
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from langgraph.pregel import Pregel
 from pydantic import BaseModel, TypeAdapter, create_model
 
@@ -29,9 +29,9 @@ from perdure.server.agent_api.resources import (
 )
 from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.agent_api.threads import erase_thread
-from perdure.server.authorization import Filters, Scope
+from perdure.server.authorization import Filters
 from perdure.server.errors import ApiError
-from perdure.server.routes import Api, ApiDep
+from perdure.server.routes import READ, START, Api, ApiDep
 from perdure.verbs import new_id
 
 router = APIRouter(tags=["assistants"])
@@ -109,10 +109,9 @@ def compiled(api: Api, assistant: Assistant) -> Any:
     return graph
 
 
-@router.post("/assistants")
+@router.post("/assistants", dependencies=[START])
 async def create(body: NewAssistant, api: ApiDep) -> Json:
     """Create an assistant."""
-    api.require(Scope.START)
     id = str(body.assistant_id or new_id())
     value: dict[str, Any] = {
         **body.model_dump(),
@@ -136,7 +135,7 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
     return wire(created)
 
 
-@router.post("/assistants/search")
+@router.post("/assistants/search", dependencies=[READ])
 async def search(body: AssistantSearch, api: ApiDep) -> Any:
     """List assistants."""
     assistants = await _matching(api, body, {"limit": body.limit, "offset": body.offset})
@@ -145,14 +144,13 @@ async def search(body: AssistantSearch, api: ApiDep) -> Any:
     return page_of(assistants, body, wire)
 
 
-@router.post("/assistants/count")
+@router.post("/assistants/count", dependencies=[READ])
 async def count(body: AssistantFilter, api: ApiDep) -> int:
     """Count assistants."""
     return len(await _matching(api, body, {}))
 
 
 async def _matching(api: Api, body: AssistantFilter, page: Mapping[str, int]) -> list[Assistant]:
-    api.require(Scope.READ)
     value = {"graph_id": body.graph_id, "metadata": body.metadata or {}, **page}
     filters = await api.authorize("assistants", "search", value)
     every = await api.run(assistants.every(api.engine))
@@ -168,17 +166,15 @@ def _matches(one: Assistant, body: AssistantFilter, wanted: Any, filters: Filter
     )
 
 
-@router.get("/assistants/{assistant_id}")
+@router.get("/assistants/{assistant_id}", dependencies=[READ])
 async def get(assistant_id: str, api: ApiDep) -> Json:
     """Get an assistant."""
-    api.require(Scope.READ)
     return wire(await find_assistant(api, assistant_id))
 
 
-@router.patch("/assistants/{assistant_id}")
+@router.patch("/assistants/{assistant_id}", dependencies=[START])
 async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     """Change an assistant. Metadata is merged."""
-    api.require(Scope.START)
     value: dict[str, Any] = {**body.model_dump(), "metadata": body.metadata or {}}
     assistant = await find_assistant(api, assistant_id, "update", value)
     changes = {name: one for name, one in value.items() if one is not None}
@@ -189,11 +185,10 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     return wire(await api.run(assistants.change(api.engine, assistant.assistant_id, changes)))
 
 
-@router.delete("/assistants/{assistant_id}", status_code=204)
-async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -> Response:
+@router.delete("/assistants/{assistant_id}", status_code=204, dependencies=[START])
+async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -> None:
     """Delete an assistant, and with `delete_threads` the threads that were started with it and that
     the caller may delete."""
-    api.require(Scope.START)
     assistant = await find_assistant(api, assistant_id, "delete")
     if assistant.assistant_id in assistants.by_default_id(api.engine):
         raise ApiError(
@@ -213,32 +208,28 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
                     raise
                 kept += 1
     await api.run(assistants.delete(api.engine, assistant.assistant_id))
-    return Response(status_code=204)
 
 
-@router.get("/assistants/{assistant_id}/graph")
+@router.get("/assistants/{assistant_id}/graph", dependencies=[READ])
 async def get_graph(assistant_id: str, api: ApiDep, xray: bool | int = False) -> Json:
     """Get the nodes and edges of an assistant's graph."""
-    api.require(Scope.READ)
     graph = compiled(api, await find_assistant(api, assistant_id))
     return drawing(graph, xray)
 
 
-@router.get("/assistants/{assistant_id}/schemas")
+@router.get("/assistants/{assistant_id}/schemas", dependencies=[READ])
 async def get_schemas(assistant_id: str, api: ApiDep) -> Json:
     """Get the JSON schemas of an assistant's graph."""
-    api.require(Scope.READ)
     assistant = await find_assistant(api, assistant_id)
     return schemas(compiled(api, assistant), assistant.graph_id)
 
 
-@router.get("/assistants/{assistant_id}/subgraphs")
-@router.get("/assistants/{assistant_id}/subgraphs/{namespace}")
+@router.get("/assistants/{assistant_id}/subgraphs", dependencies=[READ])
+@router.get("/assistants/{assistant_id}/subgraphs/{namespace}", dependencies=[READ])
 async def get_subgraphs(
     assistant_id: str, api: ApiDep, namespace: str | None = None, recurse: bool = False
 ) -> Json:
     """Get the JSON schemas of the subgraphs of an assistant's graph, or of those in a namespace."""
-    api.require(Scope.READ)
     assistant = await find_assistant(api, assistant_id)
     subgraphs = compiled(api, assistant).get_subgraphs(namespace=namespace, recurse=recurse)
     return {
@@ -248,21 +239,19 @@ async def get_subgraphs(
     }
 
 
-@router.post("/assistants/{assistant_id}/versions")
+@router.post("/assistants/{assistant_id}/versions", dependencies=[READ])
 async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> Any:
     """List the versions of an assistant. Only the newest is kept."""
-    api.require(Scope.READ)
     assistant = await find_assistant(api, assistant_id)
     return page_of(
         [assistant] if has_metadata(assistant.metadata, body.metadata) else [], body, wire
     )
 
 
-@router.post("/assistants/{assistant_id}/latest")
+@router.post("/assistants/{assistant_id}/latest", dependencies=[START])
 async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Json:
     """Set the version that an assistant's runs use. 404 for all but the newest, which they use
     already."""
-    api.require(Scope.START)
     assistant = await find_assistant(api, assistant_id, "update", {"version": body.version})
     if body.version != assistant.version:
         raise NotFound("assistant", f"{assistant.assistant_id} version {body.version}")

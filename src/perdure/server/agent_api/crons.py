@@ -14,7 +14,6 @@ from uuid import UUID
 
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from starlette.responses import Response
 
 from perdure.commands import schedules
 from perdure.commands.assistants import Assistant, default_id
@@ -32,10 +31,10 @@ from perdure.server.agent_api.resources import (
 )
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
 from perdure.server.agent_api.run_request import make_setup
-from perdure.server.authorization import Filters, Scope
+from perdure.server.authorization import Filters
 from perdure.server.errors import ApiError, invalid
 from perdure.server.own_api.requests import ThreadFilter, allow_thread
-from perdure.server.routes import Api, ApiDep
+from perdure.server.routes import READ, START, Api, ApiDep
 from perdure.times import milliseconds, moment
 from perdure.verbs import new_id
 from perdure.views.wire_run import wire_time
@@ -94,17 +93,15 @@ class CronSearch(CronQuery, Page):
     sort_by: Literal[ORDERS] = "created_at"  # type: ignore[valid-type]
 
 
-@router.post("/runs/crons")
+@router.post("/runs/crons", dependencies=[START])
 async def create(body: CronBody, api: ApiDep) -> Any:
     """Create a cron whose runs each get their own thread."""
-    api.require(Scope.START)
     return await _create(api, None, body)
 
 
-@router.post("/threads/{thread_id}/runs/crons")
+@router.post("/threads/{thread_id}/runs/crons", dependencies=[START])
 async def create_for_thread(thread_id: str, body: CronBody, api: ApiDep) -> Any:
     """Create a cron whose runs share one thread."""
-    api.require(Scope.START)
     value: Json = {
         "assistant_id": body.assistant_id,
         "metadata": dict(body.metadata),
@@ -183,7 +180,7 @@ def _shown_payload(payload: Json, assistant: Assistant, cron_id: str) -> Json:
     return {**payload, "assistant_id": assistant.assistant_id, "config": config}
 
 
-@router.post("/runs/crons/search")
+@router.post("/runs/crons/search", dependencies=[READ])
 async def search(body: CronSearch, api: ApiDep) -> Any:
     """List crons, by default newest first."""
     crons = await _matching(api, body)
@@ -191,14 +188,13 @@ async def search(body: CronSearch, api: ApiDep) -> Any:
     return page_of(crons, body, dict)
 
 
-@router.post("/runs/crons/count")
+@router.post("/runs/crons/count", dependencies=[READ])
 async def count(body: CronQuery, api: ApiDep) -> Any:
     """Count crons."""
     return len(await _matching(api, body))
 
 
 async def _matching(api: Api, query: CronQuery) -> list[Json]:
-    api.require(Scope.READ)
     value = query.model_dump(exclude_none=True)
     filters = await api.authorize("crons", "search", value)
     threads, wanted = await ThreadFilter.of(api), value.get("metadata")
@@ -219,10 +215,9 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
     ]
 
 
-@router.patch("/runs/crons/{cron_id}")
+@router.patch("/runs/crons/{cron_id}", dependencies=[START])
 async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
     """Change a cron. Fields that are not passed stay as they are."""
-    api.require(Scope.START)
     patch = body.model_dump(exclude_unset=True)
     changes = {name: value for name, value in patch.items() if value is not None}
     value: Json = {"cron_id": cron_id, "payload": changes, "schedule": body.schedule}
@@ -246,22 +241,19 @@ async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
     return await _store(api, row.name, cron["thread_id"], changed, payload, cron["user_id"])
 
 
-@router.get("/runs/crons/{cron_id}")
+@router.get("/runs/crons/{cron_id}", dependencies=[READ])
 async def get(cron_id: UUID, api: ApiDep) -> Any:
     """Get a cron."""
-    api.require(Scope.READ)
     filters = await api.authorize("crons", "read", {"cron_id": cron_id})
     return (await _find(api, str(cron_id), filters, "read"))[1]
 
 
-@router.delete("/runs/crons/{cron_id}", status_code=204)
-async def delete(cron_id: UUID, api: ApiDep) -> Response:
+@router.delete("/runs/crons/{cron_id}", status_code=204, dependencies=[START])
+async def delete(cron_id: UUID, api: ApiDep) -> None:
     """Delete a cron. The runs it started stay."""
-    api.require(Scope.START)
     filters = await api.authorize("crons", "delete", {"cron_id": cron_id})
     row, _ = await _find(api, str(cron_id), filters, "update")
     await api.runtime.unschedule(row.name)
-    return Response(status_code=204)
 
 
 async def _find(

@@ -60,12 +60,10 @@ def selected(item: Mapping[str, Any], select: Iterable[str] | None) -> dict[str,
     fields: dict[str, Any] = {}
     for name in select:
         field, _, key = name.partition(".")
-        if field not in item:
-            continue
-        if not key:
+        if not key and field in item:
             fields[field] = item[field]
-        elif isinstance(item[field], Mapping) and key in item[field]:
-            fields.setdefault(field, {})[key] = item[field][key]
+        elif isinstance(values := item.get(field), Mapping) and key in values:
+            fields.setdefault(field, {})[key] = values[key]
     return fields
 
 

@@ -31,7 +31,7 @@ from perdure.server.agent_api.sse import WaitingResponse
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError, WireResponse, log_failure
 from perdure.server.lifespan import OpenStream
-from perdure.server.routes import Api, ApiDep
+from perdure.server.routes import READ, START, Api, ApiDep
 from perdure.types import Control, State
 from perdure.views.wire_run import (
     STATES_OF,
@@ -144,10 +144,9 @@ class RunPage(Page):
     status: RunStatus | None = None
 
 
-@router.get("/threads/{thread_id}/runs")
+@router.get("/threads/{thread_id}/runs", dependencies=[READ])
 async def list_runs(thread_id: str, api: ApiDep, page: Annotated[RunPage, Query()]) -> Any:
     """List the runs of a thread, newest first."""
-    api.require(Scope.READ)
     on = (await find_thread(api, thread_id)).thread_id
     await check_filters(api, on, await api.authorize("threads", "search", {"thread_id": on}))
     newest = await _newest(api, on, page.status, page.offset + page.limit + 1)
@@ -187,10 +186,9 @@ async def _rows(
         before = (rows[-1].created_at, rows[-1].id)
 
 
-@also_stateless(router.get, "/{run_id}")
+@also_stateless(router.get, "/{run_id}", dependencies=[READ])
 async def get(thread_id: str | None, run_id: UUID, api: ApiDep) -> Any:
     """Get a run; a stateless one until its thread is erased."""
-    api.require(Scope.READ)
     run = await find_run(api, thread_id, str(run_id))
     return wire_run(api.serializer, run.row, run.status)
 
@@ -198,20 +196,18 @@ async def get(thread_id: str | None, run_id: UUID, api: ApiDep) -> Any:
 # -- ending
 
 
-@router.delete("/threads/{thread_id}/runs/{run_id}", status_code=204)
-async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> Response:
+@router.delete("/threads/{thread_id}/runs/{run_id}", status_code=204, dependencies=[START])
+async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> None:
     """Delete a run and its history; the state of its thread stays. Cancel a running run first; one
     that rests is cancelled here."""
-    api.require(Scope.START)
     run = await find_run(api, thread_id, str(run_id), action="delete")
     if not run.has_ended and run.row.state != State.RUNNING:
         stop = run_control.stop_run(api.engine, run.row.id, Control.CANCEL, GRACE, reason=REASON)
         await api.run(stop)
     await api.run(deleting.delete_run(api.engine, run.row.id))
-    return Response(status_code=204)
 
 
-@also_stateless(router.post, "/{run_id}/cancel", responses=STOPPING)
+@also_stateless(router.post, "/{run_id}/cancel", responses=STOPPING, dependencies=[START])
 async def cancel(
     thread_id: str | None,
     run_id: UUID,
@@ -220,16 +216,14 @@ async def cancel(
     action: Action = "interrupt",
 ) -> Any:
     """Cancel a run. `rollback` also deletes it and its checkpoints."""
-    api.require(Scope.START)
     run = await find_run(api, thread_id, str(run_id), action="update")
     await cancel_run(api, run, action=action, wait=wait)
     return WireResponse({}) if wait else Response(status_code=202)
 
 
-@router.post("/runs/cancel", status_code=204)
-async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt") -> Response:
+@router.post("/runs/cancel", status_code=204, dependencies=[START])
+async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt") -> None:
     """Cancel runs of a thread by their ids, or all that are pending, running, or either."""
-    api.require(Scope.START)
     on = None if body.thread_id is None else str(body.thread_id)
     if body.run_ids:
         ids = [str(one) for one in body.run_ids]
@@ -250,7 +244,6 @@ async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt
             cancelled += 1
     if not cancelled:
         raise ApiError(404, "No matching run is pending or running.")
-    return Response(status_code=204)
 
 
 async def cancel_run(api: Api, run: SeenRun, *, action: str, wait: bool) -> None:

@@ -11,14 +11,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from langgraph.store.base import BaseStore, InvalidNamespaceError, Item
 from pydantic import AfterValidator, BaseModel, Field
 
 from perdure.server.agent_api.resources import Limit, Offset
-from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.routes import Api, ApiDep
+from perdure.server.routes import READ, START, Api, ApiDep
 from perdure.views.json_values import dump
 
 router = APIRouter(tags=["store"])
@@ -77,44 +76,38 @@ class NamespaceSearch(BaseModel):
     offset: Offset = 0
 
 
-@router.put("/store/items", status_code=204)
-async def put_item(body: NewItem, api: ApiDep) -> Response:
+@router.put("/store/items", status_code=204, dependencies=[START])
+async def put_item(body: NewItem, api: ApiDep) -> None:
     """Store an item, or replace the one with this key."""
-    api.require(Scope.START)
     value: Json = {"key": body.key, "value": body.value, "index": body.index}
-    at = await _namespace(api, "put", body.namespace, value)
+    at = await _prefix(api, "put", body.namespace, value)
     options: dict[str, Any] = {"index": body.index, "ttl": body.ttl}
     options = {name: one for name, one in options.items() if one is not None}
     await _ask(api, lambda store: store.aput(at, value["key"], value["value"], **options))
-    return Response(status_code=204)
 
 
-@router.get("/store/items")
+@router.get("/store/items", dependencies=[READ])
 async def get_item(
     key: Text, api: ApiDep, namespace: Text = "", refresh_ttl: bool | None = None
 ) -> Json | None:
     """Get an item, or null. The namespace is its labels, joined by dots."""
-    api.require(Scope.READ)
     value = {"key": key}
-    at = await _namespace(api, "get", namespace.split(".") if namespace else [], value)
+    at = await _prefix(api, "get", namespace.split(".") if namespace else [], value)
     item = await _ask(api, lambda store: store.aget(at, value["key"], refresh_ttl=refresh_ttl))
     return None if item is None else _wire(item)
 
 
-@router.delete("/store/items", status_code=204)
-async def delete_item(body: ItemKey, api: ApiDep) -> Response:
+@router.delete("/store/items", status_code=204, dependencies=[START])
+async def delete_item(body: ItemKey, api: ApiDep) -> None:
     """Delete an item, if it exists."""
-    api.require(Scope.START)
     value = {"key": body.key}
-    at = await _namespace(api, "delete", body.namespace, value)
+    at = await _prefix(api, "delete", body.namespace, value)
     await _ask(api, lambda store: store.adelete(at, value["key"]))
-    return Response(status_code=204)
 
 
-@router.post("/store/items/search")
+@router.post("/store/items/search", dependencies=[READ])
 async def search_items(body: ItemSearch, api: ApiDep) -> Json:
     """Search items below a namespace, by their values or, if the store has an index, by meaning."""
-    api.require(Scope.READ)
     page = {"limit": body.limit, "offset": body.offset}
     value = {"filter": body.filter, "query": body.query, **page}
     prefix = await _prefix(api, "search", body.namespace_prefix, value)
@@ -125,10 +118,9 @@ async def search_items(body: ItemSearch, api: ApiDep) -> Json:
     return {"items": [{**_wire(one), "score": one.score} for one in items]}
 
 
-@router.post("/store/namespaces")
+@router.post("/store/namespaces", dependencies=[READ])
 async def list_namespaces(body: NamespaceSearch, api: ApiDep) -> Json:
     """List the namespaces that have items."""
-    api.require(Scope.READ)
     page = {"max_depth": body.max_depth, "limit": body.limit, "offset": body.offset}
     value: Json = {"suffix": _labels(body.suffix or []), **page}
     prefix = await _prefix(api, "list_namespaces", body.prefix or [], value)
@@ -144,17 +136,12 @@ async def list_namespaces(body: NamespaceSearch, api: ApiDep) -> Json:
 
 async def _prefix(api: Api, action: str, labels: list[str], value: Json) -> tuple[str, ...]:
     """The namespace of a request as the authorization handlers leave it; they may change the rest
-    of `value` too. Raises 400."""
+    of `value` too. That of an item must not be empty. Raises 400."""
+    if not labels and "key" in value:
+        raise ApiError(400, "The namespace must not be empty.")
     value["namespace"] = _labels(labels)
     await api.authorize("store", action, value)
     return tuple(value["namespace"] or ())
-
-
-async def _namespace(api: Api, action: str, labels: list[str], value: Json) -> tuple[str, ...]:
-    """The same for the namespace of an item, which must not be empty."""
-    if not labels:
-        raise ApiError(400, "The namespace must not be empty.")
-    return await _prefix(api, action, labels, value)
 
 
 def _labels(labels: list[str]) -> tuple[str, ...]:

@@ -24,9 +24,8 @@ from perdure.commands.threads import Thread
 from perdure.errors import UNREADABLE, Error
 from perdure.server.agent_api.resources import Limit, find_thread, selected
 from perdure.server.agent_api.run_bodies import END, PLACE, CheckpointBody, Json
-from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.routes import Api, ApiDep
+from perdure.server.routes import READ, START, Api, ApiDep
 from perdure.types import State
 from perdure.views.wire_run import run_failure, wire_error
 
@@ -74,7 +73,7 @@ class HistoryQuery(BaseModel):
     select: list[str] | None = None
 
 
-@router.get("/threads/{thread_id}/state")
+@router.get("/threads/{thread_id}/state", dependencies=[READ])
 async def get_state(
     thread_id: str, api: ApiDep, subgraphs: bool = False, select: Select = None
 ) -> Json:
@@ -82,7 +81,7 @@ async def get_state(
     return await _state(api, thread_id, None, subgraphs, select)
 
 
-@router.get("/threads/{thread_id}/state/{checkpoint_id}")
+@router.get("/threads/{thread_id}/state/{checkpoint_id}", dependencies=[READ])
 async def get_state_at(
     thread_id: str, checkpoint_id: str, api: ApiDep, subgraphs: bool = False, select: Select = None
 ) -> Json:
@@ -90,7 +89,7 @@ async def get_state_at(
     return await _state(api, thread_id, {"checkpoint_id": checkpoint_id}, subgraphs, select)
 
 
-@router.post("/threads/{thread_id}/state/checkpoint")
+@router.post("/threads/{thread_id}/state/checkpoint", dependencies=[READ])
 async def get_state_of(thread_id: str, body: StateQuery, api: ApiDep) -> Json:
     """Get a state of a thread by its checkpoint."""
     return await _state(api, thread_id, body.checkpoint.model_dump(), body.subgraphs, body.select)
@@ -99,7 +98,6 @@ async def get_state_of(thread_id: str, body: StateQuery, api: ApiDep) -> Json:
 async def _state(
     api: Api, thread_id: str, at: Json | None, subgraphs: bool, select: list[str] | None
 ) -> Json:
-    api.require(Scope.READ)
     thread = await find_thread(api, thread_id)
     runtime, graph, config = api.runtime, graph_of(api, thread), place(thread.thread_id, at)
     snapshot = await runtime.journal.in_thread(
@@ -108,11 +106,10 @@ async def _state(
     return selected(thread_state(snapshot), select)
 
 
-@router.post("/threads/{thread_id}/state")
+@router.post("/threads/{thread_id}/state", dependencies=[START])
 async def update_state(thread_id: str, body: StateChange, api: ApiDep) -> Json:
     """Change the state of a thread as if a node had returned the values. Null values as the node
     `__end__` finish the graph: a run that waits on the thread ends."""
-    api.require(Scope.START)
     value: dict[str, Any] = {"values": body.values, "as_node": body.as_node}
     thread = await find_thread(api, thread_id, "update", value)
     graph = graph_of(api, thread)
@@ -148,10 +145,9 @@ async def _finish(api: Api, thread: Thread) -> None:
         return
 
 
-@router.post("/threads/{thread_id}/history")
+@router.post("/threads/{thread_id}/history", dependencies=[READ])
 async def search_history(thread_id: str, body: HistoryQuery, api: ApiDep) -> list[Json]:
     """List the states of a thread, newest first."""
-    api.require(Scope.READ)
     thread = await find_thread(api, thread_id)
     at = None if body.checkpoint is None else body.checkpoint.model_dump()
     if at is not None:
@@ -177,7 +173,7 @@ async def search_history(thread_id: str, body: HistoryQuery, api: ApiDep) -> lis
     return [selected(thread_state(one), body.select) for one in states]
 
 
-@router.get("/threads/{thread_id}/history")
+@router.get("/threads/{thread_id}/history", dependencies=[READ])
 async def get_history(
     thread_id: str, api: ApiDep, limit: Limit = 10, before: str | None = None
 ) -> list[Json]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import orjson
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, Field
 
@@ -34,11 +35,11 @@ from perdure.server.agent_api.thread_state import (
     place,
     wire_thread,
 )
-from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.routes import Api, ApiDep
+from perdure.server.routes import READ, START, Api, ApiDep
 from perdure.types import State
 from perdure.verbs import new_id
+from perdure.views.json_values import dump
 
 router = APIRouter(tags=["threads"])
 
@@ -100,10 +101,9 @@ def minutes(ttl: Ttl | float | None) -> float | None:
     return ttl.ttl
 
 
-@router.post("/threads")
+@router.post("/threads", dependencies=[START])
 async def create(body: NewThread, api: ApiDep) -> Json:
     """Create a thread."""
-    api.require(Scope.START)
     id = str(body.thread_id or new_id())
     value: dict[str, Any] = {
         "thread_id": uuid.UUID(id),
@@ -132,11 +132,10 @@ async def create(body: NewThread, api: ApiDep) -> Json:
     return await wire_thread(api, thread)
 
 
-@router.post("/threads/prune")
+@router.post("/threads/prune", dependencies=[START])
 async def prune(body: Pruning, api: ApiDep) -> Json:
     """Delete threads, or all their checkpoints but the latest. Missing threads, and threads with a
     run under way, are skipped."""
-    api.require(Scope.START)
     pruned = 0
     for id in dict.fromkeys(body.thread_ids):
         try:
@@ -155,10 +154,9 @@ async def prune(body: Pruning, api: ApiDep) -> Json:
     return {"pruned_count": pruned}
 
 
-@router.get("/threads/{thread_id}")
+@router.get("/threads/{thread_id}", dependencies=[READ])
 async def get(thread_id: str, api: ApiDep, include: str = "") -> Json:
     """Get a thread with the values of its state; with `include=ttl` also how long it is kept."""
-    api.require(Scope.READ)
     thread = await find_thread(api, thread_id)
     item = await wire_thread(api, thread)
     if "ttl" in include.split(","):
@@ -167,7 +165,7 @@ async def get(thread_id: str, api: ApiDep, include: str = "") -> Json:
     return item
 
 
-@router.patch("/threads/{thread_id}")
+@router.patch("/threads/{thread_id}", dependencies=[START])
 async def update(
     thread_id: str,
     body: ThreadPatch,
@@ -175,7 +173,6 @@ async def update(
     prefer: Annotated[str, Header()] = "",
 ) -> Any:
     """Merge metadata into a thread's, and set how long it is kept."""
-    api.require(Scope.START)
     value: dict[str, Any] = {"metadata": body.metadata or {}}
     thread = await find_thread(api, thread_id, "update", value)
     changed = await api.run(
@@ -188,12 +185,10 @@ async def update(
     return await wire_thread(api, changed)
 
 
-@router.delete("/threads/{thread_id}", status_code=204)
-async def delete(thread_id: str, api: ApiDep) -> Response:
+@router.delete("/threads/{thread_id}", status_code=204, dependencies=[START])
+async def delete(thread_id: str, api: ApiDep) -> None:
     """Delete a thread with its runs and its state. Returns 409 while a run is under way."""
-    api.require(Scope.START)
     await erase_thread(api, await find_thread(api, thread_id, "delete"))
-    return Response(status_code=204)
 
 
 async def erase_thread(api: Api, thread: Thread) -> None:
@@ -210,10 +205,9 @@ async def erase_thread(api: Api, thread: Thread) -> None:
     await api.runtime.erase(thread.thread_id)
 
 
-@router.post("/threads/{thread_id}/copy")
+@router.post("/threads/{thread_id}/copy", dependencies=[START])
 async def copy(thread_id: str, api: ApiDep) -> Json:
     """Copy a thread with its state and history, without its runs."""
-    api.require(Scope.START)
     source = await find_thread(api, thread_id)
     id = new_id()
     value: dict[str, Any] = {"thread_id": uuid.UUID(id), "metadata": dict(source.metadata)}
@@ -245,7 +239,7 @@ class ThreadSearch(Page, ThreadQuery):
     extract: Annotated[dict[str, str], Field(max_length=10)] | None = None
 
 
-@router.post("/threads/search")
+@router.post("/threads/search", dependencies=[READ])
 async def search(body: ThreadSearch, api: ApiDep) -> Any:
     """List threads, each with its state values and open questions."""
     chosen, matches = await _conditions(api, body, {"limit": body.limit, "offset": body.offset})
@@ -261,7 +255,7 @@ async def search(body: ThreadSearch, api: ApiDep) -> Any:
     return page_response(await _wire(api, body, found), body.offset, has_more=has_more)
 
 
-@router.post("/threads/count")
+@router.post("/threads/count", dependencies=[READ])
 async def count(body: ThreadQuery, api: ApiDep) -> int:
     """Count threads."""
     chosen, matches = await _conditions(api, body, {})
@@ -274,7 +268,6 @@ async def _conditions(
     api: Api, body: ThreadQuery, page: Mapping[str, int]
 ) -> tuple[ThreadFilter, Matches | None]:
     """The conditions that SQL checks, and a function for the others."""
-    api.require(Scope.READ)
     value: dict[str, Any] = {
         "metadata": body.metadata or {},
         "values": body.values or {},
@@ -327,29 +320,20 @@ async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]
         whole = await wire_thread(api, one, questions=own, state=needs_state)
         item = selected(whole, body.select)
         if body.extract:
-            item["extracted"] = {name: extracted(whole, at) for name, at in body.extract.items()}
+            plain = orjson.loads(dump(whole))
+            item["extracted"] = {name: extracted(plain, at) for name, at in body.extract.items()}
         items.append(item)
     return items
 
 
-def extracted(item: Any, path: str) -> Any:
-    """The value at a path such as `values.messages[-1].content`, or None."""
+def extracted(item: Json, path: str) -> Any:
+    """The value at a path such as `values.messages[-1].content`, or None. `item` is JSON."""
     if not re.fullmatch(r"[\w-]+(\[-?\d+\]|\.[\w-]+)*", path):
         raise ApiError(422, f"extract: {path[:100]!a} is not a path such as values.messages[-1].")
+    value: Any = item
     for part in re.findall(r"[\w-]+(?![\w-]*\])|\[-?\d+\]", path):
-        if part.startswith("["):
-            try:
-                item = item[int(part[1:-1])]
-            except (LookupError, TypeError, ValueError):  # an index of 5,000 digits, too
-                return None
-        elif isinstance(item, Mapping):
-            item = item.get(part)
-        else:
-            item = getattr(item, part, None) if _is_field(item, part) else None
-    return item
-
-
-def _is_field(item: Any, name: str) -> bool:
-    """Whether this is a field of a message or another model, not a method."""
-    kind = type(item)
-    return any(name in getattr(kind, at, {}) for at in ("model_fields", "__dataclass_fields__"))
+        try:
+            value = value[int(part[1:-1]) if part.startswith("[") else part]
+        except (LookupError, TypeError, ValueError):  # an index of 5,000 digits, too
+            return None
+    return value
