@@ -16,9 +16,9 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import astuple
+from dataclasses import KW_ONLY, astuple, dataclass
 from typing import Any, Literal
 
 from perdure.errors import BadArgument
@@ -90,6 +90,7 @@ def crashtest(graph: str, input: Any = None, **options: Any) -> Report:
     return CrashTest(graph, input, **options).run()
 
 
+@dataclass
 class CrashTest:
     """One crash test of one agent on one database. `crashtest` makes and runs it.
 
@@ -119,48 +120,39 @@ class CrashTest:
         BadArgument: An argument is not valid.
     """
 
-    def __init__(
-        self,
-        place: str,
-        input: Any = None,
-        *,
-        url: str | None = None,
-        stock: bool = False,
-        resume: Literal["none", "input"] = "none",
-        answer: Any = None,
-        context: Any = None,
-        recovery: int = 1,
-        limit: int | None = None,
-        ignore: Iterable[str] = (),
-        harmless: Iterable[str] = (),
-        deadline: float = 60.0,
-        jobs: int | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        module, _, name = place.partition(":")
+    place: str
+    input: Any = None
+    _: KW_ONLY
+    url: str | None = None
+    stock: bool = False
+    resume: Literal["none", "input"] = "none"
+    answer: Any = None
+    context: Any = None
+    recovery: int = 1
+    limit: int | None = None
+    ignore: Collection[str] = ()
+    harmless: Collection[str] = ()
+    deadline: float = 60.0
+    jobs: int | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        module, _, name = self.place.partition(":")
         if not module or not name or module.endswith(".py"):
-            raise BadArgument(f"{place!r} names no graph: use module:name, such as agents:graph.")
-        if resume not in ("none", "input"):
-            raise BadArgument(f"resume={resume!r}: use none or input.")
-        if recovery < 0:
-            raise BadArgument(f"recovery={recovery}: at least 0.")
-        if limit is not None and limit < 1:
-            raise BadArgument(f"limit={limit}: at least 1.")
-        if deadline <= 0 or (jobs is not None and jobs < 1):
+            raise BadArgument(
+                f"{self.place!r} names no graph: use module:name, such as agents:graph."
+            )
+        if self.resume not in ("none", "input"):
+            raise BadArgument(f"resume={self.resume!r}: use none or input.")
+        if self.recovery < 0:
+            raise BadArgument(f"recovery={self.recovery}: at least 0.")
+        if self.limit is not None and self.limit < 1:
+            raise BadArgument(f"limit={self.limit}: at least 1.")
+        if self.deadline <= 0 or (self.jobs is not None and self.jobs < 1):
             raise BadArgument("deadline and jobs are more than 0.")
-        self._place, self._url, self._stock, self._resume = place, url, stock, resume
-        self._order = {
-            "input": _json("input", input),
-            "answer": _json("answer", answer),
-            "context": _json("context", context),
-            "deadline": deadline,
-            "stock": stock,
-            "resume": resume,
-        }
-        self._recovery, self._limit = recovery, limit
-        self._ignore, self._harmless = frozenset(ignore), tuple(harmless)
-        self._jobs = jobs or max(1, min(8, os.cpu_count() or 1))
-        self._progress = progress or (lambda *_: None)
+        names = ("input", "answer", "context", "deadline", "stock", "resume")
+        self._order = {name: _json(name, getattr(self, name)) for name in names}
+        self._progress = self.progress or (lambda *_: None)
         self._begin = time.time_ns() // 1_000_000
 
     def run(self) -> Report:
@@ -173,9 +165,9 @@ class CrashTest:
             BadArgument: There is nothing to test.
         """
         begun = time.monotonic()
-        with databases(self._url) as places:
+        with databases(self.url) as places:
             self._progress("importing the agent", 0, 0, None)
-            server = ForkServer(self._place, url=places.template, stock=self._stock)
+            server = ForkServer(self.place, url=places.template, stock=self.stock)
             try:
                 report = self._test(server, places)
             finally:
@@ -184,7 +176,7 @@ class CrashTest:
         return report
 
     def _test(self, server: ForkServer, places: Databases) -> Report:
-        report = Report(self._place, self._driver, places.name)
+        report = Report(self.place, self._driver, places.name)
         try:
             self._check(server.run({**self._order, "role": "prepare", "url": places.template}))
             self._progress("running it without a kill", 0, 0, None)
@@ -199,7 +191,7 @@ class CrashTest:
             if any(one.problem is Problem.UNRECOVERABLE for one in report.findings):
                 report.printed = end_of(processes[0])[3]
                 return report
-            report.points = choose(reached, self._limit)
+            report.points = choose(reached, self.limit)
             self._kill_everywhere(server, places, baseline, report)
         except KeyboardInterrupt:
             report.interrupted = True
@@ -210,9 +202,9 @@ class CrashTest:
 
     @property
     def _driver(self) -> str:
-        if not self._stock:
+        if not self.stock:
             return "perdure"
-        return f"LangGraph, invoke({'None' if self._resume == 'none' else 'input'})"
+        return f"LangGraph, invoke({'None' if self.resume == 'none' else 'input'})"
 
     def _baseline(self, processes: Sequence[ProcessResult]) -> tuple[Baseline, tuple[Finding, ...]]:
         """What the agent does without a kill, and what is wrong with that."""
@@ -224,15 +216,16 @@ class CrashTest:
         if state not in ("done", "waiting"):
             what = f"the run is {state} without a kill"
             findings.append(Finding(Problem.UNRECOVERABLE, what, "", reason))
-        varying = differences(result, other, self._ignore)
+        varying = differences(result, other, self.ignore)
         findings += result_findings(Problem.VARIES, varying)
-        findings += repeated(processes[0], self._harmless)
-        ignore = self._ignore | {path for path, _ in varying}
-        return Baseline(state, result, most_of(processes), ignore, self._harmless), tuple(findings)
+        findings += repeated(processes[0], self.harmless)
+        ignore = frozenset(self.ignore) | {path for path, _ in varying}
+        baseline = Baseline(state, result, most_of(processes), ignore, self.harmless)
+        return baseline, tuple(findings)
 
     def _check(self, process: ProcessResult) -> None:
         if (wrong := process.last("wrong")) is not None:
-            raise BadArgument(f"{self._place} cannot be tested. {wrong[0]}")
+            raise BadArgument(f"{self.place} cannot be tested. {wrong[0]}")
 
     def _kill_everywhere(
         self, server: ForkServer, places: Databases, baseline: Baseline, report: Report
@@ -261,9 +254,10 @@ class CrashTest:
             finally:
                 report.trials[begun:] = sorted(report.trials[begun:], key=lambda t: order[t.kills])
 
+        jobs = self.jobs or max(1, min(8, os.cpu_count() or 1))
         singles = [(point,) for point in report.points]
-        with ThreadPoolExecutor(self._jobs, "crashtest") as threads:
-            try_all(singles, len(singles) * (1 if self._recovery == 0 else 2))
+        with ThreadPoolExecutor(jobs, "crashtest") as threads:
+            try_all(singles, len(singles) * (1 if self.recovery == 0 else 2))
             pairs = list(self._pairs(report.points, recoveries))
             try_all(pairs, len(singles) + len(pairs))
 
@@ -274,7 +268,7 @@ class CrashTest:
         hits: Counter[str] = Counter()
         for number, first in enumerate(points):
             second = list(_points(recoveries.get(first, [])))
-            for _ in range(min(self._recovery, len(second))):
+            for _ in range(min(self.recovery, len(second))):
                 turned = [*second[number % len(second) :], *second[: number % len(second)]]
                 point = min(turned, key=lambda one: hits[one.name])
                 hits[point.name] += 1

@@ -12,7 +12,7 @@ import enum
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -37,7 +37,7 @@ class Baseline:
     result: Any
     tally: Tally
     ignore: frozenset[str]
-    harmless: tuple[str, ...]
+    harmless: Collection[str]
 
 
 def _tally(processes: Iterable[ProcessResult]) -> Tally:
