@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from perdure.testing.d1 import Workerd, find_node, local_d1
+from perdure.testing.d1 import Workerd, local_d1
 from tests.support.polling import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.d1]
@@ -52,13 +51,6 @@ def is_alive(pid: int) -> bool:
     return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
 
 
-def test_each_number_is_a_database_of_its_own(server: Workerd) -> None:
-    fill(server, 0)
-    rows(server, 1, "CREATE TABLE other (n)")
-    found = rows(server, 1, "SELECT name FROM sqlite_master WHERE name = 'kept'")
-    assert found == []
-
-
 def test_what_was_committed_is_there_after_a_kill_and_after_a_stop(server: Workerd) -> None:
     fill(server, 0)
     server.kill()
@@ -67,14 +59,6 @@ def test_what_was_committed_is_there_after_a_kill_and_after_a_stop(server: Worke
     server.stop()
     server.start()
     assert rows(server, 0, "SELECT n FROM kept") == [{"n": 7}]
-
-
-def test_a_killed_server_takes_no_connection_until_it_is_started(server: Workerd) -> None:
-    server.kill()
-    with pytest.raises(httpx.ConnectError):
-        api(server, 0, "SELECT 1")
-    server.start()
-    assert rows(server, 0, "SELECT 1 AS n") == [{"n": 1}]
 
 
 def test_the_rest_api_answers_in_the_shape_of_cloudflares(server: Workerd) -> None:
@@ -110,33 +94,9 @@ def test_workerd_and_its_files_are_gone_after_its_owner_was_killed(tmp_path: Pat
     until(lambda: not os.path.exists(home), "the end of its folder")
 
 
-def test_a_directory_that_does_not_exist_is_made(tmp_path: Path) -> None:
-    assert Workerd(tmp_path / "not" / "there", 1, temporary=False).databases == 1
-    assert (tmp_path / "not" / "there").is_dir()
-
-
 def test_a_missing_miniflare_is_an_error_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERDURE_MINIFLARE", str(tmp_path))
     with pytest.raises(RuntimeError, match="make workerd"), local_d1():
         pass
-
-
-def test_a_missing_or_old_node_is_an_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = tmp_path / "node"
-    old.write_text("#!/bin/sh\necho v18.20.4\n")
-    old.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RuntimeError, match="make workerd"):
-        find_node()
-
-
-def test_a_server_that_cannot_start_shows_its_log(server: Workerd, tmp_path: Path) -> None:
-    other = Workerd(tmp_path, 1, temporary=False)
-    other._command[-1] = other._command[-1].replace(str(other.port), str(server.port))
-    with pytest.raises(RuntimeError, match="did not start"):
-        other.start()

@@ -62,12 +62,22 @@ def from_env() -> list[Any]:
         BadArgument: A variable has a value that cannot work.
     """
     found: list[Any] = []
-    endpoints = {signal: _otlp_endpoint(signal) for signal in ("TRACES", "METRICS")}
-    _warn_of_grpc([signal for signal, variable in endpoints.items() if variable])
-    if variable := endpoints["TRACES"]:
-        found += _wanted("OpenTelemetry", variable)
-    if variable := endpoints["METRICS"]:
-        found += _wanted("Metrics", variable, otlp=True)
+    protocols: set[str] = set()
+    observers: dict[str, tuple[str, dict[str, Any]]] = {
+        "TRACES": ("OpenTelemetry", {}),
+        "METRICS": ("Metrics", {"otlp": True}),
+    }
+    for signal, (name, options) in observers.items():
+        if variable := _otlp_endpoint(signal):
+            protocols.add(_otlp(signal, "PROTOCOL"))
+            found += _wanted(name, variable, **options)
+    for variable in sorted(protocols):
+        if os.environ.get(variable) == "grpc":
+            log.warning(
+                "%s is grpc, and perdure exports over HTTP only: the endpoint must be that of OTLP "
+                "over HTTP, usually port 4318.",
+                variable,
+            )
     if _langsmith("TRACING_V2", "TRACING") == "true":
         if _langsmith("API_KEY"):
             found += _wanted("LangSmith", "LANGSMITH_TRACING")
@@ -102,17 +112,6 @@ def _otlp_endpoint(signal: str) -> str:
             "HTTP, such as http://localhost:4318."
         )
     return found
-
-
-def _warn_of_grpc(signals: list[str]) -> None:
-    protocols = {_otlp(signal, "PROTOCOL") for signal in signals}
-    for name in sorted(protocols):
-        if os.environ.get(name) == "grpc":
-            log.warning(
-                "%s is grpc, and perdure exports over HTTP only: the endpoint must be that of OTLP "
-                "over HTTP, usually port 4318.",
-                name,
-            )
 
 
 def _otlp(signal: str, setting: str) -> str:

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -190,19 +191,18 @@ class TraceSink:
     def _give_all(self, ready: list[_Ready]) -> bool:
         """Give what is ready, in several requests. The runs of one that is refused are given one by
         one: it may be the fault of a single run, which must not keep the others back."""
-        refused, arrived = 0, True
-        for request in self._requests(ready):
+        requests, refused, arrived = deque(self._requests(ready)), 0, True
+        while requests:
+            request = requests.popleft()
             if refused < DOWN and self._give(request):
                 refused = 0
-                continue
-            for one in request:
-                if refused < DOWN and len(request) > 1 and self._give([one]):
-                    refused = 0
-                    continue
+            elif refused < DOWN and len(request) > 1:
+                requests.extendleft([one] for one in reversed(request))
+            else:
                 refused, arrived = refused + 1, False
-                self._engine.journal.defer(
-                    events.delay_trace(one.trace, self._engine.clock.now() + PAUSE)
-                )
+                until = self._engine.clock.now() + PAUSE
+                for one in request:
+                    self._engine.journal.defer(events.delay_trace(one.trace, until))
         self._engine.journal.flush()
         return arrived
 
