@@ -12,15 +12,11 @@ results       Evaluation and Result: as a table, and in a file to compare with
 Nothing is stored but the runs and their scores.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from perdure.errors import EffectRefused, Unanswered
+from perdure.evals.evaluation import evaluate
 from perdure.evals.examples import read_examples
 from perdure.evals.results import Evaluation, Result
 from perdure.types import Example
-
-if TYPE_CHECKING:
-    from perdure.evals.evaluation import evaluate
 
 __all__ = [
     "EffectRefused",
@@ -31,11 +27,3 @@ __all__ = [
     "evaluate",
     "read_examples",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "evaluate":  # it loads LangGraph; what only reads does not
-        from perdure.evals.evaluation import evaluate
-
-        return evaluate
-    raise AttributeError(f"module 'perdure.evals' has no attribute {name!r}")
