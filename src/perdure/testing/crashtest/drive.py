@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import perdure
+from perdure.commands.answer_dialects import dialect_of
+from perdure.commands.waits import TIME_IS_UP
 from perdure.errors import AlreadyAnswered, BadArgument
 from perdure.testing.crashtest.judge import plain
 from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver
@@ -147,8 +149,6 @@ async def _next_input(pregel: Any, config: Any, order: dict[str, Any]) -> Any:
 
 
 def _answer(question: Any, answer: Any) -> Any:
-    from perdure.commands.waits import TIME_IS_UP
-
     if isinstance(question, dict) and question.keys() == {"wake_at"}:
         return True
     if isinstance(question, dict) and "signal" in question:
@@ -159,28 +159,13 @@ def _answer(question: Any, answer: Any) -> Any:
 def agreeing_answer(question: Any) -> Any:
     """The answer that approves, in the dialect of the question: LangChain's
     `HumanInTheLoopMiddleware`, Agent Inbox, or the agent's own."""
-    if isinstance(question, dict):
-        if isinstance(requests := question.get("action_requests"), list):
-            return {"decisions": [{"type": "approve"} for _ in requests]}
-        if question.get("type") == "tool_approval":
-            return {"type": "approve"}
-        if "action_request" in question:
-            return [_accept(question)]
-    if isinstance(question, list) and question and all(map(_is_inbox_item, question)):
-        return [_accept(one) for one in question]
-    return {"ok": True}
-
-
-def _is_inbox_item(question: Any) -> bool:
-    return isinstance(question, dict) and "action_request" in question
-
-
-def _accept(question: dict[str, Any]) -> dict[str, Any]:
-    """Agent Inbox: accept it, or if only words are allowed, agree in words."""
-    allowed = question.get("config") or {}
-    if not allowed.get("allow_accept", True) and allowed.get("allow_respond"):
-        return {"type": "response", "args": "ok"}
-    return {"type": "accept", "args": None}
+    dialect = dialect_of(question)
+    if dialect is None:
+        is_tool = isinstance(question, dict) and question.get("type") == "tool_approval"
+        return {"type": "approve"} if is_tool else {"ok": True}
+    if dialect.field is not None:
+        return {dialect.field: [{"type": "approve"} for _ in dialect.parts]}
+    return dialect.example  # accepts, if that is allowed
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import gc
 import importlib
+import json
 import os
 import random
 import select
@@ -21,6 +22,7 @@ import sys
 import threading
 import traceback
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -51,7 +53,7 @@ def main(control: socket.socket) -> None:
     while files := socket.recv_fds(control, 1, 2)[1]:
         if os.fork() == 0:
             control.close()
-            _child(socket.socket(fileno=files[0]), files[1], found, package)
+            _child(Connection(files[0]), files[1], found, package)
         for file in files:
             os.close(file)
 
@@ -90,7 +92,7 @@ def _warm_up(setup: dict[str, Any]) -> None:
             import langgraph.checkpoint.postgres.aio  # noqa: F401
 
 
-def _child(connection: socket.socket, printed: int, found: Any, package: str) -> NoReturn:
+def _child(connection: Connection, printed: int, found: Any, package: str) -> NoReturn:
     """A child: carry out its order, then exit."""
     try:
         os.setpgid(0, 0)
@@ -101,9 +103,9 @@ def _child(connection: socket.socket, printed: int, found: Any, package: str) ->
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, ValueError):
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        order = receive(connection)
+        order = json.loads(connection.recv_bytes())
         threading.Thread(target=_end_with_judge, args=[connection.fileno()], daemon=True).start()
-        judge = JudgeConnection(connection.detach())
+        judge = JudgeConnection(connection)
         judge.send("started", os.getpid())
         faulthandler.dump_traceback_later(order["deadline"], exit=True, file=2)
         sys.dont_write_bytecode = True

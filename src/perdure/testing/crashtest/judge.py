@@ -6,20 +6,18 @@ effect is judged by its count: more often than in the baseline is a duplicate.
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
-import enum
 import hashlib
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
 from perdure.testing.crashtest.processes import ProcessResult
 from perdure.testing.crashtest.report import Finding, Point, Problem, Tally, Trial, near
-from perdure.text import is_user_code
+from perdure.text import any_json, is_user_code, json_default
 
 UNKEYED = (
     "it died in the middle of a call, which was made again; the function never asks for "
@@ -221,34 +219,16 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 def plain(value: Any) -> Any:
     """`value` as JSON has it; what JSON has no form for is described."""
-    if isinstance(value, enum.Enum):
-        return plain(value.value)
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else repr(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((plain(one) for one in value), key=repr)
-    return _described(value)
+    return json.loads(any_json(value, _described), parse_constant=str)
 
 
 def _described(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"{len(value)} bytes, {hashlib.blake2b(bytes(value), digest_size=8).hexdigest()}"
-    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
-        return value.isoformat()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: plain(getattr(value, field.name)) for field in fields}
-    if hasattr(value, "model_dump"):  # Pydantic: messages, documents
-        return plain(value.model_dump())
     if hasattr(value, "tolist"):  # an array
-        return plain(value.tolist())
-    return _ADDRESS.sub("", repr(value))
+        return value.tolist()
+    found = json_default(value)
+    return _ADDRESS.sub("", found) if isinstance(found, str) else found
 
 
 def differences(expected: Any, found: Any, ignore: Iterable[str] = ()) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import cache, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NamedTuple
@@ -52,8 +53,8 @@ class JudgeConnection:
     Plain reads and writes only: they are not audited.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd, self._pid = fd, os.getpid()
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._pid = connection, os.getpid()
         self._lock = threading.Lock()
         self._thread = threading.local()
 
@@ -62,24 +63,16 @@ class JudgeConnection:
         if os.getpid() != self._pid:
             return  # a process that the agent forked
         if getattr(self._thread, "sending", False):
-            return  # the collector cleans up something, in the middle of a line
+            return  # the collector cleans up something, in the middle of a message
         self._thread.sending = True
         try:
-            line = json.dumps([kind, *facts], default=str).encode() + b"\n"
             with self._lock:
-                self._send(memoryview(line))
+                self._connection.send_bytes(json.dumps([kind, *facts], default=str).encode())
+                self._connection.recv_bytes()
+        except (OSError, EOFError):
+            os._exit(GONE)
         finally:
             self._thread.sending = False
-
-    def _send(self, line: memoryview) -> None:
-        try:
-            while line:
-                line = line[os.write(self._fd, line) :]
-            acknowledged = os.read(self._fd, 1)
-        except OSError:
-            acknowledged = b""
-        if not acknowledged:
-            os._exit(GONE)
 
 
 class Phases:

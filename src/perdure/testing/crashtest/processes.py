@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from perdure.errors import BadArgument, Error
@@ -68,13 +69,13 @@ class ForkServer:
     def run(self, order: dict[str, Any]) -> ProcessResult:
         """Fork a child for an order, and wait for its end."""
         ours, theirs = socket.socketpair()
-        with ours, tempfile.TemporaryFile() as printed:
+        with Connection(ours.detach()) as child, tempfile.TemporaryFile() as printed:
             with theirs, self._sending:
                 try:
                     socket.send_fds(self._control, [b"+"], [theirs.fileno(), printed.fileno()])
                 except OSError as error:
                     raise self._lost() from error
-            facts = self._listen(ours, order)
+            facts = self._listen(child, order)
             if not facts:
                 raise self._lost()
             return ProcessResult(facts, _end_of(printed))
@@ -102,26 +103,20 @@ class ForkServer:
             self._process.wait()
         self._printed.close()
 
-    def _listen(self, child: socket.socket, order: dict[str, Any]) -> list[list[Any]]:
+    def _listen(self, child: Connection, order: dict[str, Any]) -> list[list[Any]]:
         """Give a child its order, then collect and acknowledge its messages until it ends."""
         facts: list[list[Any]] = []
-        rest, pid = b"", 0
+        pid = 0
         deadline = time.monotonic() + order["deadline"] + GRACE
         try:
-            send(child, order)
-            while True:
-                child.settimeout(max(0.01, deadline - time.monotonic()))
-                data = child.recv(1 << 16)
-                if not data:
-                    break
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    facts.append(json.loads(line))
-                    if not pid:
-                        pid = facts[0][1]
-                        self._children.add(pid)
-                    child.send(b".")
-        except OSError:  # the child is dead, or hangs
+            child.send_bytes(json.dumps(order).encode())
+            while child.poll(max(0.01, deadline - time.monotonic())):
+                facts.append(json.loads(child.recv_bytes()))
+                if not pid:
+                    pid = facts[0][1]
+                    self._children.add(pid)
+                child.send_bytes(b"")
+        except (OSError, EOFError):  # the child is dead
             pass
         finally:
             if pid:
