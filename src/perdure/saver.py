@@ -7,7 +7,6 @@ by `perdure.checkpoint.writer`.
 
 from __future__ import annotations
 
-import builtins
 import functools
 import os
 import secrets
@@ -34,14 +33,13 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    PendingWrite,
 )
 
 from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.reader import Reader, Search, without_command_answer
-from perdure.checkpoint.rows import checkpoint_at, checkpoint_location, configurable, key_of
+from perdure.checkpoint.rows import checkpoint_at, configurable, key_of
 from perdure.checkpoint.writer import Put, Writer
 from perdure.commands import events
 from perdure.context_managed import ContextManaged
@@ -365,39 +363,15 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         if queued is not None:
             await self.journal.await_(queued)
 
-    def restore(self, found: CheckpointTuple, paths: Mapping[str, str]) -> None:
-        """Queue a checkpoint of another saver, behind its pending writes. Internal.
-
-        `paths` has the paths of the tasks that wrote, as far as they are known.
-        """
+    def restore(self, found: CheckpointTuple) -> None:
+        """Queue a checkpoint of another saver. Internal."""
         thread_id, ns, _ = key_of(found.config)
-        self.restore_writes(found.config, found.pending_writes or (), paths)
         parent = (found.parent_config or {"configurable": {}})["configurable"].get("checkpoint_id")
         config = configurable(thread_id, ns, parent or "")
         checkpoint, versions = found.checkpoint, found.checkpoint["channel_versions"]
         put = Put(key_of(config), None, config, checkpoint, found.metadata, versions)
         if queued := self._writer.put(self.journal, put, blocking=False):
             self.journal.wait(queued)
-
-    def restore_writes(
-        self, config: RunnableConfig, writes: Sequence[PendingWrite], paths: Mapping[str, str]
-    ) -> None:
-        """Queue pending writes that another saver had at a checkpoint. Internal."""
-        by_task: dict[str, builtins.list[tuple[str, Any]]] = {}
-        for task_id, channel, value in writes:
-            by_task.setdefault(task_id, []).append((channel, value))
-        for task_id, task_writes in by_task.items():
-            path = paths.get(task_id, "")
-            self._writer.put_writes(self.journal, config, task_writes, task_id, path)
-
-    def check_storable(self, found: CheckpointTuple) -> None:
-        """Raise what `restore` would raise for the values of a checkpoint. Internal."""
-        thread_id, ns, id = key_of(found.config)
-        where, encode = checkpoint_location(thread_id, ns, str(id)), self.serializer.encode
-        for channel, value in found.checkpoint["channel_values"].items():
-            encode(value, f"{channel} at {where}")
-        for _, channel, value in found.pending_writes or ():
-            encode(value, f"write to {channel} at {where}")
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete the checkpoints of a thread, with their values, writes and effects.

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -90,8 +89,7 @@ def import_threads(
 
     Every checkpoint of every namespace is copied in order, with its pending writes, metadata and
     open questions. The source is only read, except that LangGraph's own saver may add columns when
-    it opens an older database. A type that a script stored as `__main__.Name` is read as the
-    allowed type of that name. A thread that cannot be copied is listed with the reason and not
+    it opens an older database. A thread that cannot be copied is listed with the reason and not
     stored at all; the others are copied. After a crash, or when the source has grown, call it
     again: only what is missing is stored.
 
@@ -152,18 +150,19 @@ def _import_thread(source: Source, paths: Paths, target: Saver, thread_id: str) 
         newest = _checkpoint(source, thread_id, (root or wanted)[-1])
         last = {ns: id for id, ns in sorted(stored)}  # of each namespace
         if missing:
-            # Most likely what the others have too. Nothing is stored yet.
-            target.check_storable(newest)
             id, ns = missing[0]  # of this one a killed import may have stored the writes
             target.journal.do(rows.delete_checkpoints(thread_id, [(ns, id)]))
         try:
             for ns, id in last.items():
                 if (id, ns) in wanted:  # else it was made here, after an earlier import
                     theirs = _checkpoint(source, thread_id, (id, ns))
-                    _add_writes(target, theirs, paths(thread_id, (id, ns)))
+                    ours = target.get_tuple(theirs.config)
+                    written = ours.pending_writes if ours is not None else None
+                    _put_writes(target, theirs, paths(thread_id, (id, ns)), written or ())
             for place in missing:
                 theirs = _checkpoint(source, thread_id, place)
-                target.restore(theirs, paths(thread_id, place))
+                _put_writes(target, theirs, paths(thread_id, place))
+                target.restore(theirs)
             target.flush()
         except Error:
             if not stored:
@@ -184,13 +183,21 @@ def _import_thread(source: Source, paths: Paths, target: Saver, thread_id: str) 
     return ImportedThread(thread_id, len(missing), len(wanted) - len(missing), waiting)
 
 
-def _add_writes(target: Saver, theirs: CheckpointTuple, paths: Mapping[str, str]) -> None:
-    """Store what was written at a checkpoint since it was imported."""
-    ours = target.get_tuple(theirs.config)
-    known = {write[:2] for write in (ours.pending_writes or ())} if ours is not None else set()
-    fresh = {write[0] for write in theirs.pending_writes or () if write[:2] not in known}
-    writes = [write for write in theirs.pending_writes or () if write[0] in fresh]
-    target.restore_writes(theirs.config, writes, paths)
+def _put_writes(
+    target: Saver,
+    theirs: CheckpointTuple,
+    paths: Mapping[str, str],
+    known: Iterable[PendingWrite] = (),
+) -> None:
+    """Store what tasks wrote at a checkpoint, of each that wrote more than is `known`."""
+    stored = {write[:2] for write in known}
+    fresh = {write[0] for write in theirs.pending_writes or () if write[:2] not in stored}
+    by_task: dict[str, list[tuple[str, Any]]] = {}
+    for task_id, channel, value in theirs.pending_writes or ():
+        if task_id in fresh:
+            by_task.setdefault(task_id, []).append((channel, value))
+    for task_id, writes in by_task.items():
+        target.put_writes(theirs.config, writes, task_id, paths.get(task_id, ""))
 
 
 def _checkpoint(source: Source, thread_id: str, place: Place) -> CheckpointTuple:
@@ -229,11 +236,12 @@ def _place(found: CheckpointTuple) -> Place:
 
 # -- opening the source
 
-THREADS = "SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id"
 PATHS = (
-    "SELECT task_id, coalesce(task_path, '') AS task_path FROM {} "
+    "SELECT task_id, coalesce(task_path, '') FROM {} "
     "WHERE thread_id = ? AND checkpoint_id = ? AND checkpoint_ns = ?"
 )
+Rows = Callable[..., list[tuple[Any, ...]]]
+"""Runs a statement in the source, and gives its rows."""
 
 
 @contextlib.contextmanager
@@ -241,46 +249,33 @@ def _opened(source: str | Source, target: Saver) -> Iterator[Opened]:
     if isinstance(source, BaseCheckpointSaver):
         yield source, None, lambda thread_id, place: {}
         return
-    types = target.serializer.allowlist.types
     scheme = source.partition(":")[0] if ":" in source else ""
-    with _script_types(types) as also:
-        serde = JsonPlusSerializer(allowed_msgpack_modules=[*types, *also])
-        if scheme in ("postgresql", "postgres"):
-            opened = _open_postgres(source, serde)
-        elif scheme in ("", "sqlite") or Path(source).exists():
-            opened = _open_sqlite(source, serde)
-        else:
+    is_file = scheme in ("", "sqlite") or Path(source).exists()
+    if not is_file and scheme not in ("postgresql", "postgres"):
+        raise BadArgument(
+            f"{scheme!r} names no checkpointer that can be imported from. Pass the path of a "
+            "SqliteSaver's file, the postgresql:// URL of a PostgresSaver, or an open saver."
+        )
+    serde = JsonPlusSerializer(allowed_msgpack_modules=target.serializer.allowlist.types)
+    with (_open_sqlite if is_file else _open_postgres)(source, serde) as (saver, rows):
+        sql = PATHS.format("writes" if is_file else "checkpoint_writes")
+        try:
+            listed = rows("SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id")
+            if is_file:
+                saver.setup()  # type: ignore[attr-defined] # adds columns to an older database
+            rows(sql, "", "", "")
+        except Exception as error:  # whatever the driver raises
             raise BadArgument(
-                f"{scheme!r} names no checkpointer that can be imported from. Pass the path of a "
-                "SqliteSaver's file, the postgresql:// URL of a PostgresSaver, or an open saver."
-            )
-        with opened as found:
-            yield found
+                f"{hide_in_url(source)} holds no checkpoints of LangGraph's "
+                f"{type(saver).__name__}, or its tables are of an older release; call its "
+                f"`setup()` once. ({error})"
+            ) from error
+        threads = [thread for (thread,) in listed]
+        yield saver, threads, lambda thread_id, place: dict(rows(sql, thread_id, *place))
 
 
 @contextlib.contextmanager
-def _script_types(types: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Let types that a script stored as `__main__.Name` be found: as the allowed types of these
-    names, if there is one of each. Yields the names under which they are found."""
-    script = sys.modules["__main__"]
-    modules: dict[str, list[str]] = {}
-    for module, name in types:
-        modules.setdefault(name, []).append(module)
-    added: list[tuple[str, str]] = []
-    for name, (module, *others) in modules.items():
-        kind = getattr(sys.modules.get(module), name, None)
-        if isinstance(kind, type) and not others and not hasattr(script, name):
-            setattr(script, name, kind)
-            added.append(("__main__", name))
-    try:
-        yield added
-    finally:
-        for _, name in added:
-            delattr(script, name)
-
-
-@contextlib.contextmanager
-def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[Opened]:
+def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[tuple[Source, Rows]]:
     try:
         from langgraph.checkpoint.sqlite import SqliteSaver
     except ImportError as error:
@@ -288,59 +283,33 @@ def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[Opened]:
     path = unquote(source.removeprefix("sqlite:///")) if source.startswith("sqlite:") else source
     if not Path(path).is_file():
         raise BadArgument(f"There is no file {hide_in_url(path)}.")
-    connection = sqlite3.connect(
-        f"file:{quote(path)}?mode=rw", uri=True, check_same_thread=False, timeout=30
-    )
-    with contextlib.closing(connection):
-        saver = SqliteSaver(connection, serde=serde)
-        try:
-            Wal.keep(connection)
-            threads = [thread for (thread,) in connection.execute(THREADS)]
-            saver.setup()
-        except sqlite3.DatabaseError as error:
-            raise BadArgument(
-                f"{path} holds no checkpoints of LangGraph's SqliteSaver ({error})."
-            ) from error
-
-        def paths(thread_id: str, place: Place) -> dict[str, str]:
-            return dict(connection.execute(PATHS.format("writes"), (thread_id, *place)))
-
-        yield saver, threads, paths
+    with contextlib.closing(sqlite3.connect(path, check_same_thread=False, timeout=30)) as db:
+        Wal.keep(db)
+        yield SqliteSaver(db, serde=serde), lambda sql, *params: db.execute(sql, params).fetchall()
 
 
 @contextlib.contextmanager
-def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[Opened]:
+def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[tuple[Source, Rows]]:
     try:
         import psycopg
         from langgraph.checkpoint.postgres import PostgresSaver
-        from psycopg.rows import dict_row
+        from psycopg.rows import dict_row, tuple_row
 
         from perdure.journal.postgres import without_password
     except ImportError as error:
         raise _missing("langgraph-checkpoint-postgres 'psycopg[binary]'") from error
     without_password(source)  # refuses a malformed URL, which an exception would quote
     try:
-        connection = psycopg.connect(
-            source, autocommit=True, prepare_threshold=0, row_factory=dict_row
-        )
+        db = psycopg.connect(source, autocommit=True, prepare_threshold=0, row_factory=dict_row)
     except psycopg.Error as error:
         raise BadArgument(f"The source cannot be opened: {error}") from error
-    with contextlib.closing(connection):
-        try:
-            connection.execute("SELECT task_path FROM checkpoint_writes LIMIT 0")
-            threads = [row["thread_id"] for row in connection.execute(THREADS)]
-        except psycopg.Error as error:
-            raise BadArgument(
-                "The source holds no checkpoints of LangGraph's PostgresSaver, or its tables are "
-                f"of an older release; call `PostgresSaver.setup()` on it once. ({error})"
-            ) from error
-        sql = PATHS.format("checkpoint_writes").replace("?", "%s")
 
-        def paths(thread_id: str, place: Place) -> dict[str, str]:
-            rows = connection.execute(sql.encode(), (thread_id, *place))
-            return {row["task_id"]: row["task_path"] for row in rows}
+    def rows(sql: str, *params: str) -> list[tuple[Any, ...]]:
+        cursor = db.cursor(row_factory=tuple_row)
+        return cursor.execute(sql.replace("?", "%s").encode(), params).fetchall()
 
-        yield PostgresSaver(connection, serde=serde), threads, paths
+    with contextlib.closing(db):
+        yield PostgresSaver(db, serde=serde), rows
 
 
 def _missing(package: str) -> BadArgument:
