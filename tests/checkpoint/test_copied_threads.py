@@ -49,21 +49,6 @@ def copy(source: BaseCheckpointSaver[Any], target: Saver) -> None:
         target.put(parent, one.checkpoint, one.metadata, versions)
 
 
-def test_a_thread_copied_while_it_waits_is_answered_and_goes_on(url: str) -> None:
-    stock = InMemorySaver()
-    build(stock).invoke({"log": ["begun"]}, A)
-    with Saver(url) as saver:
-        copy(stock, saver)
-        graph = build(saver)
-        assert graph.get_state(A).next == ("review",)
-        done = graph.invoke(Command(resume="yes"), A)
-        assert done == {"log": ["begun", "drafted " * 20, "sent: yes"], "answer": "yes"}
-        again = graph.invoke({"log": ["once more"]}, A)  # a whole turn after the copy
-        assert "__interrupt__" in again
-        versions = graph.get_state(A)
-        assert len(versions.values["log"]) == 5
-
-
 def test_a_copied_thread_keeps_texts_as_versions(sqlite_url: str) -> None:
     stock = InMemorySaver()
     build(stock).invoke({"log": ["begun"]}, A)
@@ -100,11 +85,6 @@ def test_the_next_version_is_of_the_same_kind_and_sorts_behind() -> None:
         assert len({*texts}) == len(texts)
         # And LangGraph's saver can go on from there.
         assert InMemorySaver().get_next_version(texts[-1], None) > texts[-1]
-
-
-def test_two_next_versions_of_one_text_differ() -> None:
-    with Saver("sqlite:///:memory:") as saver:
-        assert len({saver.get_next_version(f"{1:032}.0", None) for _ in range(20)}) == 20
 
 
 def test_a_text_without_a_number_has_no_next_version() -> None:

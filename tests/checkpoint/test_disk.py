@@ -3,11 +3,9 @@ what it may lose, and nothing else. perdure's own promises are tested elsewhere,
 
 from __future__ import annotations
 
-import itertools
 import random
 import shutil
 import sqlite3
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -143,87 +141,3 @@ def test_without_sync_a_checkpoint_corrupts_the_database(disk: Disk, tmp_path: P
     counts = verdicts(log, tmp_path)
     assert counts["corrupt"] > CUTS // 10
     assert counts["lost"] > 0
-
-
-def test_a_rollback_journal_that_comes_back_undoes_a_marked_commit_unless_sync_is_extra(
-    disk: Disk, tmp_path: Path
-) -> None:
-    full = record(disk, tmp_path / "full" / "a.db", journal_mode="DELETE", synchronous="FULL")
-    counts = verdicts(full, tmp_path)
-    assert counts["lost"] > 0
-    assert counts["corrupt"] == 0
-    extra = record(disk, tmp_path / "extra" / "a.db", journal_mode="DELETE", synchronous="EXTRA")
-    assert verdicts(extra, tmp_path) == {"kept": CUTS}
-
-
-def verdict_at_every_cut(log: list[Event], start: int, tmp_path: Path) -> set[str]:
-    outcomes = set()
-    for cut in range(start, len(log) + 1):
-        after = tmp_path / f"after-{cut}"
-        outcomes.add(verdict(after, surviving(log, cut, random.Random(cut), after)))
-    return outcomes
-
-
-def test_writes_without_a_sync_survive_in_every_combination(tmp_path: Path) -> None:
-    log = [
-        Event("write", "/d/f", 0, b"a" * 512),
-        Event("write", "/d/f", 512, b"b" * 1024),
-        Event("truncate", "/d/f", 1024),
-    ]
-    seen: set[bytes | None] = set()
-    for seed in range(400):
-        after = tmp_path / str(seed)
-        surviving(log, len(log), random.Random(seed), after)
-        file = after / "f"
-        seen.add(bytes(file.read_bytes()[::512]) if file.exists() else None)
-    every = {bytes(c) for c in itertools.product(b"a\0", b"b\0", b"b\0")}
-    assert seen >= {None, b"", b"a", b"ab", b"\0b"} | every
-
-
-def test_a_deleted_file_comes_back_whole_or_not_at_all(tmp_path: Path) -> None:
-    log = [
-        Event("write", "/d/f", 0, b"old"),
-        Event("sync", "/d/f"),
-        Event("delete", "/d/f"),
-        Event("write", "/d/f", 0, b"n"),
-        Event("write", "/d/g", 0, b"g"),
-        Event("sync", "/d/g"),
-        Event("delete", "/d/g", durable=True),
-    ]
-
-    def possible(cut: int) -> set[bytes | None]:
-        contents: set[bytes | None] = set()
-        for seed in range(100):
-            after = tmp_path / f"{cut}-{seed}"
-            surviving(log, cut, random.Random(seed), after)
-            contents.add((after / "f").read_bytes() if (after / "f").exists() else None)
-            assert (after / "g").exists() == (cut == 6)
-        return contents
-
-    assert possible(2) == {b"old"}
-    assert possible(3) == {b"old", None}
-    assert possible(4) == {b"old", None, b"", b"n", b"\0"}
-    assert possible(6) == {None, b"", b"n", b"\0"}, "g's creation made f's delete durable"
-    assert possible(7) == {None, b"", b"n", b"\0"}
-
-
-def test_threads_share_one_log_and_lose_nothing_with_full_sync(disk: Disk, tmp_path: Path) -> None:
-    path, turn = tmp_path / "a.db", threading.Lock()
-    connect(path, journal_mode="WAL").close()
-    disk.record(True)
-    numbers = itertools.count()
-
-    def write() -> None:
-        db = connect(path, synchronous="FULL", busy_timeout=10_000)
-        for _ in range(10):
-            with turn:
-                commit(db, disk, range(n := next(numbers), n + 1))
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # beside the other threads' commits
-        db.close()
-
-    threads = [threading.Thread(target=write) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert verdicts(disk.log, tmp_path) == {"kept": CUTS}

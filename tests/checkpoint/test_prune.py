@@ -17,7 +17,7 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
@@ -160,23 +160,6 @@ def forked(url: str) -> Saver:
     return Saver(url)
 
 
-def test_two_processes_at_once_continue_one_chain_of_values(sqlite_url: str) -> None:
-    with forked(sqlite_url) as saver:
-        newest = max(snapshots(chat(saver), "a"))
-        assert newest
-    connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
-    sql = "SELECT COUNT(*) FROM perdure_values GROUP BY channel, chain, seq ORDER BY 1 DESC"
-    assert connection.execute(sql).fetchone() == (3,)
-    connection.close()
-
-
-def test_pruning_leaves_no_row_that_nothing_leads_to(sqlite_url: str) -> None:
-    with forked(sqlite_url) as saver:
-        assert orphans(sqlite_url) == set()
-        saver.prune(["a"])
-        assert orphans(sqlite_url) == set()
-
-
 def test_pruning_a_fork_leaves_no_row_of_the_other_branches(sqlite_url: str) -> None:
     with forked(sqlite_url) as saver:
         graph = chat(saver)
@@ -265,15 +248,6 @@ def test_a_copy_is_the_same_and_has_a_life_of_its_own(url: str, keys: Any) -> No
         assert before.items() <= after.items()
 
 
-def test_a_deleted_thread_leaves_no_row(sqlite_url: str) -> None:
-    with forked(sqlite_url) as saver:
-        saver.delete_thread("a")
-    connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
-    for table in ("checkpoints", "values", "writes"):
-        assert connection.execute(f"SELECT COUNT(*) FROM perdure_{table}").fetchone() == (0,)
-    connection.close()
-
-
 # -- DeltaChannel
 
 
@@ -316,47 +290,6 @@ def test_pruning_keeps_what_any_two_checkpoints_with_delta_channels_are_made_of(
             after = snapshots(graph, thread)
             assert len(after) < len(before)
             assert {id: after[id][0] for id in kept} == {id: before[id][0] for id in kept}
-
-
-def test_pruning_keeps_what_a_branch_needs_beyond_what_another_branch_needs(
-    sqlite_url: str,
-) -> None:
-    """The first branch needs two ancestors for x; the second needs them and one more, for y."""
-    with Saver(sqlite_url) as saver:
-        # id, parent, the channels that have a value there
-        for id, parent, whole in [
-            ("1", None, "xy"),
-            ("2", "1", "x"),
-            ("3", "2", ""),
-            ("4", "3", "y"),
-            ("5", "3", ""),
-        ]:
-            where = on("a", checkpoint_ns="", checkpoint_id=parent)
-            counters = {channel: (1, 1) for channel in "xy" if channel not in whole}
-            metadata: Any = {"source": "loop", "counters_since_delta_snapshot": counters}
-            checkpoint: Any = empty_checkpoint() | {
-                "id": id,
-                "channel_values": {channel: f"{channel} at {id}" for channel in whole},
-                "channel_versions": {"x": int(id), "y": int(id)},
-            }
-            if parent:
-                saver.put_writes(where, [("x", f"x by {id}"), ("y", f"y by {id}")], f"task {id}")
-            saver.put(where, checkpoint, metadata, checkpoint["channel_versions"])
-
-        def histories() -> Any:
-            return [
-                saver.get_delta_channel_history(
-                    config=on("a", checkpoint_ns="", checkpoint_id=id), channels=channels
-                )
-                for id, channels in (("4", ["x"]), ("5", ["x", "y"]))
-            ]
-
-        before = histories()
-        assert before[1]["y"]["seed"] == "y at 1"
-        saver.flush()
-        make_old(sqlite_url, "a", {"1", "2", "3"})
-        saver.prune(["a"], older_than=timedelta(days=1))
-        assert histories() == before
 
 
 def given(n: int) -> Any:

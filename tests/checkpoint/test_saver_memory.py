@@ -7,7 +7,6 @@ disagree, and by savers that nobody remembers.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import time
@@ -21,7 +20,6 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite, interrupt
 
 from perdure.saver import Saver
-from tests.support.polling import until
 from tests.support.raw import config, put, values_of
 from tests.support.scripts import Graph
 
@@ -89,23 +87,6 @@ def test_an_attribute_put_on_a_message_and_not_returned_does_not_live_on(sqlite_
     assert seen == [None, None, None]
 
 
-def test_what_somebody_does_to_a_state_they_looked_at_is_not_seen_by_a_run(sqlite_url: str) -> None:
-    seen: list[Any] = []
-
-    def look(state: Chat) -> Any:
-        snapshot.values["messages"][0].content = "TAMPERED"
-        seen.append(state["messages"][0].content)
-        return {"go": 2}
-
-    with Saver(sqlite_url) as saver:
-        graph = one_node(saver, look)
-        graph.update_state(config(), {"messages": [HumanMessage(LONG, id="1")]}, as_node="n")
-        for _ in range(2):
-            snapshot = graph.get_state(config())
-            graph.invoke({"go": 1}, config())
-    assert seen == [LONG, LONG]
-
-
 def test_an_answer_goes_to_its_question_though_the_next_machine_is_behind_in_time(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,16 +104,6 @@ def test_an_answer_goes_to_its_question_though_the_next_machine_is_behind_in_tim
     monkeypatch.setattr(time, "time_ns", lambda: real() - 5_000_000_000)
     assert asked(Command(resume="two")).value == "q3"
     assert asked(Command(resume="three")).content == "one two three"
-
-
-def test_what_is_queued_is_stored_though_nobody_remembers_the_saver(sqlite_url: str) -> None:
-    def forget() -> Any:
-        return put(Saver(sqlite_url, "async"), {"x": LONG})
-
-    where = forget()
-    gc.collect()
-    with Saver(sqlite_url) as saver:
-        until(lambda: saver.get_tuple(where), "what was queued")
 
 
 def _put_and_end(url: str) -> None:

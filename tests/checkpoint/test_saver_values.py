@@ -5,7 +5,6 @@ and whoever asks for the state, gets what was stored. And the history of LangGra
 is what LangGraph's own slow way of collecting it finds.
 """
 
-import threading
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import pytest
@@ -15,7 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from perdure.errors import Damaged, TypeNotAllowed
+from perdure.errors import Damaged
 from perdure.saver import Saver
 from tests.support.scripts import Graph, Savers, plain
 from tests.support.stories import build_delta
@@ -96,30 +95,6 @@ def test_whoever_scribbles_on_the_state_they_asked_for_changes_nothing(url: str)
         assert contents == ["hello " * 20, "reply " * 20, "more"]
 
 
-def test_a_stored_state_does_not_change_when_its_input_does(url: str) -> None:
-    message, items = HumanMessage("hello " * 20, id="h"), [{"a": [1]}]
-    with Saver(url) as saver:
-        graph = build(saver, reply)
-        graph.invoke({"messages": [message], "items": items}, A)
-        before = plain(graph.get_state(A).values)
-        message.content = "scribbled"
-        items[0]["a"].append(2)
-        assert plain(graph.get_state(A).values) == before
-        graph.update_state(A, {"count": 1})
-        assert plain(graph.get_state(A).values["items"]) == plain([{"a": [1]}])
-
-
-def test_a_namedtuple_must_be_allowed_by_name_as_langgraph_does_not_collect_it(url: str) -> None:
-    with Saver(url) as saver, pytest.raises(TypeNotAllowed, match="allow="):
-        build(saver, lambda state: {"point": Point(1, 2)}).invoke({"count": 1}, A)
-    with Saver(url, allow=[Point]) as saver:
-        graph = build(saver, lambda state: {"point": Point(1, 2)})
-        graph.invoke({"count": 1}, A)
-        found = graph.get_state(A).values["point"]
-        assert found == Point(1, 2)
-        assert type(found) is Point
-
-
 # -- LangGraph's DeltaChannel
 
 
@@ -164,35 +139,7 @@ def test_the_history_of_a_delta_channel_may_be_longer_than_a_page(sqlite_url: st
         assert plain(again) == plain(found)
 
 
-def test_no_channels_have_no_history(url: str) -> None:
-    with Saver(url) as saver:
-        assert saver.get_delta_channel_history(config=A, channels=[]) == {}
-        nobody = saver.get_delta_channel_history(config=A, channels=["x"])
-        assert nobody == {"x": {"writes": []}}
-
-
 # -- one saver for many graphs
-
-
-def test_one_saver_serves_many_threads_of_one_process_at_once(url: str) -> None:
-    with Saver(url) as saver:
-        graph = build(saver, reply, reply)
-
-        def talk(n: int) -> None:
-            config: RunnableConfig = {"configurable": {"thread_id": f"t{n}"}}
-            for turn in range(3):
-                graph.invoke({"messages": [HumanMessage(f"{n} {turn}", id=f"h{turn}")]}, config)
-
-        threads = [threading.Thread(target=talk, args=[n]) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for n in range(8):
-            found = graph.get_state({"configurable": {"thread_id": f"t{n}"}}).values["messages"]
-            said = [m.content for m in found if isinstance(m, HumanMessage)]
-            assert said == [f"{n} {turn}" for turn in range(3)]
-            assert len(found) == 9
 
 
 @pytest.mark.parametrize("memory", ["warm", "cold"])

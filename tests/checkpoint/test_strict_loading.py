@@ -20,7 +20,7 @@ from perdure.errors import Damaged, TypeNotAllowed
 from perdure.serde.serializer import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Serializer
 from tests.checkpoint.forged import forge_state, forge_value, forge_writes
 from tests.support import samples as s
-from tests.support.raw import LONG, config, put, values_of
+from tests.support.raw import LONG, config, put
 from tests.support.sqlite_only import url as url
 
 
@@ -68,23 +68,6 @@ def test_the_types_of_the_schema_are_allowed_by_themselves(url: str) -> None:
         graph.invoke({}, config())
     with Saver(url) as saver:
         assert build(saver, {}).get_state(config()).values == UPDATE
-
-
-@pytest.mark.slow
-def test_a_new_process_that_compiles_the_graph_loads_what_another_stored(url: str) -> None:
-    with Saver(url) as saver:
-        build(saver, UPDATE).invoke({}, config())
-    child = f"""
-        from perdure import Saver
-        from tests.checkpoint.test_strict_loading import UPDATE, build, config
-        with Saver({url!r}) as saver:
-            assert build(saver, {{}}).get_state(config()).values == UPDATE
-            print("loaded")
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(child)], capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout == "loaded\n", done.stderr
 
 
 def test_a_saver_that_no_graph_told_its_types_refuses_to_load_them(url: str) -> None:
@@ -136,26 +119,6 @@ def test_a_subgraph_compiled_before_there_was_a_saver_has_its_types_allowed_too(
         [sys.executable, "-c", textwrap.dedent(child)], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "stored\n", done.stderr[-600:]
-
-
-def test_what_the_user_allows_is_allowed_and_nothing_else(url: str) -> None:
-    with Saver(url, allow=[s.Frozen, ("tests.support.samples", "Color")]) as saver:
-        put(saver, {"x": [s.Frozen(1), s.Color.RED], "y": LONG})
-        assert values_of(saver)["x"] == [s.Frozen(1), s.Color.RED]
-        with pytest.raises(
-            TypeNotAllowed, match=r"^x\[1\]: the type tests\.support\.samples\.Plain"
-        ):
-            put(saver, {"x": [1, s.Plain("a")]})
-        assert values_of(saver)["x"] == [s.Frozen(1), s.Color.RED]
-
-
-def test_a_graph_that_writes_an_unknown_type_is_told_which_and_how_to_allow_it(url: str) -> None:
-    with Saver(url) as saver:
-        graph = build(saver, {"anything": {"deep": [s.Frozen(1)]}})
-        with pytest.raises(TypeNotAllowed) as told:
-            graph.invoke({}, config())
-        assert "anything['deep'][0]" in told.value.where
-        assert "allow=[Frozen]" in str(told.value)
 
 
 # -- forged rows

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import weakref
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config, get_store
 from langgraph.func import entrypoint, task
@@ -215,51 +213,6 @@ def test_code_runs_with_a_config_for_as_long_as_it_is_told() -> None:
         with configs.running_with({"tags": ["b"]}):
             assert get_config()["tags"] == ["b"]
         assert get_config()["tags"] == ["a"]
-
-
-async def test_the_node_is_known_in_tasks_that_it_starts() -> None:
-    found: list[str | None] = []
-
-    async def node(state: Empty) -> None:
-        async def helper() -> None:
-            found.append(configs.current_node())
-
-        await asyncio.create_task(helper())
-
-    await one(node).compile().ainvoke({})
-    assert found == ["node"]
-    assert configs.current_node() is None
-
-
-def test_the_namespace_of_a_node_is_the_same_when_it_runs_again() -> None:
-    found: list[str] = []
-
-    def node(state: Empty) -> None:
-        found.append(configs.current_namespace())
-        interrupt("go on?")
-
-    graph, thread = one(node).compile(checkpointer=InMemorySaver()), {"thread_id": "t"}
-    graph.invoke({}, {"configurable": thread})
-    graph.invoke(Command(resume="yes"), {"configurable": thread})
-    first, second = found
-    assert first == second
-    assert first.startswith("node:")
-    assert configs.current_namespace() == ""
-
-
-def test_callbacks_of_a_node_are_told_from_those_of_what_it_calls() -> None:
-    found: list[str | None] = []
-
-    class Callbacks(BaseCallbackHandler):
-        def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
-            found.append(configs.node_of_callback(more["tags"], more["metadata"]))
-
-    def node(state: Empty) -> None:
-        inner: RunnableLambda[str, None] = RunnableLambda(lambda _: None)
-        inner.invoke("inner")
-
-    one(node).compile().invoke({}, {"callbacks": [Callbacks()]})
-    assert found == [None, "node", None]
 
 
 T: Any = {"configurable": {"thread_id": "t"}}

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ExtendedModelResponse, ModelRequest
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import PutOp
-from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from langgraph_sdk import Auth
 from langsmith import Client
 from pydantic import BaseModel
 
 from perdure.langgraph_port import compiled_graphs, neighbours
-from perdure.server.authorization import authenticate_handler, is_auth, on_handler
+from perdure.server.authorization import authenticate_handler, on_handler
 
 
 class Looks(AgentMiddleware[Any, Any, Any]):
@@ -128,14 +129,6 @@ def test_a_client_knows_what_it_samples_and_whether_it_queues() -> None:
     assert not neighbours.can_queue(client)
 
 
-def test_an_auth_without_handlers_has_none() -> None:
-    auth = Auth()
-    assert is_auth(auth)
-    assert not is_auth(object())
-    assert authenticate_handler(auth) is None
-    assert on_handler(auth, "threads", "create") is None
-
-
 def test_the_most_specific_handler_is_the_one_that_counts() -> None:
     auth = Auth()
 
@@ -175,21 +168,26 @@ def test_the_most_specific_handler_is_the_one_that_counts() -> None:
 PUT = PutOp(("orders",), "7", {"paid": True})
 
 
-def test_the_statements_of_a_store_on_sqlite_can_be_run_on_its_own_cursor() -> None:
-    from langgraph.store.sqlite import SqliteStore
-
-    with SqliteStore.from_conn_string(":memory:") as store:
+@pytest.mark.parametrize(
+    "kind",
+    ["sqlite.SqliteStore", pytest.param("postgres.PostgresStore", marks=pytest.mark.postgres)],
+)
+def test_the_statements_of_a_store_can_be_run_on_its_own_cursor(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    module, _, name = kind.partition(".")
+    url = ":memory:" if module == "sqlite" else request.getfixturevalue("postgres_url")
+    made = getattr(importlib.import_module(f"langgraph.store.{module}"), name)
+    with made.from_conn_string(url) as store:
         store.setup()
         assert neighbours.can_write_queries(store)
         assert neighbours.store_loop(store) is None
-        made, embed = neighbours.put_queries(store, [PUT])
+        queries, embed = neighbours.put_queries(store, [PUT])
         assert embed is None
         with neighbours.store_cursor(store) as cursor:
-            for sql, params in made:
+            for sql, params in queries:
                 cursor.execute(sql, params)
-        found = store.get(PUT.namespace, PUT.key)
-        assert found is not None
-        assert found.value == PUT.value
+        assert store.get(PUT.namespace, PUT.key).value == PUT.value
 
 
 def test_a_store_that_embeds_gives_the_statement_and_the_texts_for_its_vectors() -> None:
@@ -214,28 +212,5 @@ async def test_a_store_that_is_only_awaited_knows_its_loop_and_has_an_async_curs
             for sql, params in made:
                 await cursor.execute(sql, params)
         found = await store.aget(PUT.namespace, PUT.key)
-        assert found is not None
-        assert found.value == PUT.value
-
-
-def test_the_store_in_memory_has_no_statements_and_no_loop() -> None:
-    store = InMemoryStore()
-    assert not neighbours.can_write_queries(store)
-    assert neighbours.store_loop(store) is None
-
-
-def test_the_statements_of_a_store_on_postgresql_can_be_run_on_its_own_cursor(
-    postgres_url: str,
-) -> None:
-    from langgraph.store.postgres import PostgresStore
-
-    with PostgresStore.from_conn_string(postgres_url) as store:
-        store.setup()
-        assert neighbours.can_write_queries(store)
-        made, _ = neighbours.put_queries(store, [PUT])
-        with neighbours.store_cursor(store) as cursor:
-            for sql, params in made:
-                cursor.execute(sql, params)
-        found = store.get(PUT.namespace, PUT.key)
         assert found is not None
         assert found.value == PUT.value

@@ -3,7 +3,6 @@ so is a row in which a deciding column was changed."""
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -179,41 +178,6 @@ def _may_be(table: str, row: Stored, name: str, value: Any) -> bool:
 # -- in a run
 
 
-async def test_a_run_that_says_it_is_done_but_has_no_output_is_not_joined(
-    tmp_path: Path, journal: Journal
-) -> None:
-    keys, path = journal[1], Path(shutil.copy(journal[0], tmp_path))
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE perdure_runs SET state = 'done' WHERE thread_id = 'eve'")
-        db.execute("UPDATE perdure_runs SET due_at = 1 WHERE thread_id = 'hal'")
-    CALLS.clear()
-    async with opened(path, keys) as rt:
-        await rt.tick()
-        [hal] = await rt.runs(thread_id="hal")
-        assert hal.state is State.HELD
-        assert CALLS == []
-
-
-async def test_who_answered_and_a_score_cannot_be_rewritten(
-    tmp_path: Path, journal: Journal
-) -> None:
-    keys, path = journal[1], Path(shutil.copy(journal[0], tmp_path))
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE perdure_waits SET answered_by = 'eve' WHERE thread_id = 'ada'")
-        db.execute("UPDATE perdure_scores SET value = 0 WHERE thread_id = 'ada'")
-    async with opened(path, keys) as rt:
-        [ada] = await rt.runs(thread_id="ada")
-        [wait] = [one for one in await rt.wait_history(ada.id) if one.kind == "human"]
-        assert wait.damaged is not None
-        assert wait.answer is None
-        [score] = await rt.scores(ada.id)
-        assert score.damaged is not None
-        assert score.by is None
-        [fay] = await rt.runs(thread_id="fay")
-        [score] = await rt.scores(fay.id)
-        assert (score.value, score.by, score.damaged) == (0.25, "ann", None)
-
-
 def test_a_blob_of_an_older_version_opens_with_its_old_binding() -> None:
     for envelope in (ChecksumEnvelope(), EncryptedEnvelope(KEYS)):
         old = envelope.seal(b"x", "message m")
@@ -224,16 +188,6 @@ def test_a_blob_of_an_older_version_opens_with_its_old_binding() -> None:
         for byte in range(5):  # nor can a new one be made an old one
             with pytest.raises(UNREADABLE):
                 envelope.unseal(bytes([byte]) + new[1:], "message m")
-
-
-def test_without_its_seal_a_question_has_no_asker(
-    journal: Journal,
-) -> None:
-    path, keys = journal
-    reader = Reader(keys)
-    for row in rows_of(path, "perdure_waits"):
-        with pytest.raises(UNREADABLE):
-            reader.columns["perdure_waits", "body"]({**row, "seal": None})
 
 
 @pytest.mark.parametrize("decision", ["cancel", "pause"])

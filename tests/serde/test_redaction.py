@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import sqlite3
 import time
-from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -17,8 +14,6 @@ import perdure
 from perdure.errors import BadURL, Unavailable
 from perdure.serde.redaction import HIDDEN, fill, hide, hide_in_url, is_secret, redact, secrets_in
 from perdure.thread_import import import_threads
-from perdure.types import Retry, State
-from tests.support.agents import Log, chain, opened
 from tests.support.commands import commands_at
 
 CANARY = "hunter2-canary-8f3a"
@@ -184,36 +179,6 @@ def test_a_secret_of_a_call_is_removed_in_every_spelling() -> None:
 
 
 # -- in a run
-
-
-@perdure.effect(retry=Retry(attempts=1))
-def call(url: str, headers: Any, body: str) -> None:
-    raise RuntimeError(f"{url} refused {headers!r} with {body}", headers)
-
-
-def node(state: Log) -> Log:
-    call(SHAPES["query"], {"deep": [SHAPES["nested"]], "pairs": SHAPES["bytes"]}, SHAPES["json"])
-    return {}
-
-
-async def test_a_secret_in_arguments_reaches_nothing_that_is_kept(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(node), name="agent", retry=Retry(attempts=1))
-        run = await rt.start("agent", {"log": []})
-        await rt.tick()
-        found = await rt.get(run.id)
-        assert found.state is State.FAILED
-        shown = [found, await rt.events(run.id), await rt.effects(run.id)]
-        assert CANARY not in repr(shown)
-        assert CANARY not in caplog.text
-    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as db:
-        assert CANARY not in "\n".join(db.iterdump())
-        for [table] in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            for row in db.execute(f"SELECT * FROM {table}"):
-                assert not any(CANARY.encode() in one for one in row if isinstance(one, bytes))
 
 
 # -- URLs

@@ -42,50 +42,36 @@ class CachedCheckpoint:
     """Code outside of a run has the very objects of its values."""
 
 
+@dataclass(slots=True, eq=False)
 class WriteElement:
     """One element of a task's write: its bytes, or the row of a later checkpoint that has them."""
 
-    __slots__ = ("data", "key", "obj", "stored_in")
-
-    def __init__(self, obj: Any, data: bytes) -> None:
-        self.obj = obj  # a reference, so that its id stays its own
-        self.key = id(obj)
-        self.data = data
-        self.stored_in: tuple[str, int, int, int, int] | None = None  # a ref, and the index there
+    obj: Any
+    """A reference, so that its id stays its own."""
+    data: bytes
+    stored_in: tuple[str, int, int, int, int] | None = None
+    """A ref, and the index there."""
 
 
 class TaskWrites:
     """One call of put_writes, on its way to disk."""
 
-    __slots__ = ("elements", "entries", "finished", "size", "task_id")
-
     def __init__(
-        self,
-        task_id: str,
-        entries: list[tuple[int, str, bool, list[WriteElement]]],
-        *,
-        refused: bool = False,
+        self, task_id: str, entries: Sequence[tuple[int, str, bool, list[WriteElement]]]
     ) -> None:
         self.task_id = task_id
         self.entries = entries  # each: index, channel, whether it is a list, elements
-        self.elements: list[tuple[str, WriteElement]] = []
-        self.size = 0
-        for n, channel, _, many in entries:
-            refused = refused or n >= 0
-            for element in many:
-                self.elements.append((channel, element))
-                self.size += len(element.data)
+        self.elements = [(channel, one) for _, channel, _, many in entries for one in many]
+        self.size = sum(len(one.data) for _, one in self.elements)
         # Not an interrupt or an error alone: the task will not run again.
-        self.finished = task_id != NULL_TASK and refused
+        self.finished = task_id != NULL_TASK and any(n >= 0 for n, *_ in entries)
 
     def largest(self) -> tuple[str, int] | None:
         """The channel that most bytes are for, and how many."""
         sizes: Counter[str] = Counter()
         for channel, element in self.elements:
             sizes[channel] += len(element.data)
-        for channel, size in sizes.most_common(1):
-            return f"channel {channel!r}", size
-        return None
+        return next(((f"channel {one!r}", size) for one, size in sizes.most_common(1)), None)
 
 
 @dataclass(slots=True)
@@ -111,7 +97,8 @@ class Step:
     def refuse(self, task_id: str, error: Exception) -> None:
         """Note that the writes of a task are not stored: its checkpoint must not wait for them."""
         self.refused[task_id] = error
-        self.add(TaskWrites(task_id, [], refused=True))
+        if task_id != NULL_TASK:
+            self.tasks.add(task_id)
 
     def check(self) -> None:
         """Raise why the next checkpoint must not be stored: a step is stored whole, or not."""
@@ -177,22 +164,15 @@ class CheckpointCache:
             self._stamp = max(self._stamp, stamp if stamp <= LAST_STAMP else 0)
 
     def get(self, thread_id: str, ns: str) -> ThreadCache:
-        key = (thread_id, ns)
-        thread = self._threads.get(key)
-        if thread is None:
-            with self._lock:
-                thread = self._threads.setdefault(key, ThreadCache())
-                self._shrink()
-        return thread
-
-    def touch(self, thread_id: str, ns: str) -> ThreadCache:
-        """The same, as the one most recently used."""
-        key = (thread_id, ns)
+        """A thread, as the one most recently used."""
         with self._lock:
-            if (thread := self._threads.get(key)) is not None:
+            key = (thread_id, ns)
+            if (thread := self._threads.get(key)) is None:
+                thread = self._threads[key] = ThreadCache()
+                self._shrink()
+            else:
                 self._threads.move_to_end(key)
-                return thread
-        return self.get(thread_id, ns)
+            return thread
 
     def resize(self, thread: ThreadCache, size: int) -> None:
         """Note how many bytes a thread holds, and drop the oldest ones when it is too much."""

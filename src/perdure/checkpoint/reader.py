@@ -135,7 +135,7 @@ class Reader:
         state = rows.load_state(serializer, row)
         values = {c: serializer.decode(data, location) for c, data in state.inline.items()}
         found = {c: StoredValue(len(d), hash(d), inline=d) for c, d in state.inline.items()}
-        thread = self._cache.touch(row.thread_id, row.ns)
+        thread = self._cache.get(row.thread_id, row.ns)
         with thread.changed:
             before = thread.latest
             is_same = before is not None and (before.id, before.step) == (row.id, row.step)

@@ -226,10 +226,6 @@ def _select(name: str, make: Callable[..., T], every: Iterable[dict[str, Any]]) 
     )
 
 
-def _delete(name: str, statements: Sequence[Statement]) -> Op[None]:
-    return Op(name, statements, no_result, write=True)
-
-
 def checkpoint_at(thread_id: str, ns: str, at: str | None) -> Op[Found]:
     """The checkpoint `at`, or the newest, with its writes."""
     params = {"thread_id": thread_id, "ns": ns, "at": at or LAST}
@@ -240,8 +236,7 @@ def checkpoint_at(thread_id: str, ns: str, at: str | None) -> Op[Found]:
             return None, []
         return found[0], [WritesRow(*row) for row in rows[1]]
 
-    names = ("checkpoint_at", "writes_at")
-    return Op("checkpoint_at", [Statement(name, params) for name in names], result)
+    return Op("checkpoint_at", with_params(params, "checkpoint_at", "writes_at"), result)
 
 
 def values(
@@ -276,17 +271,11 @@ def page(
     thread_id: str | None, ns: str | None, before: tuple[str, str, str], count: int
 ) -> Op[list[CheckpointRow]]:
     """Checkpoints older than the position `before` = (id, thread, namespace), newest first."""
-    params: dict[str, Any] = {"before": before[0], "count": count}
-    if thread_id is None:
-        name = "list_all"
-        params |= {"before_thread": before[1], "before_ns": before[2]}
-    elif ns is None:
-        name = "list_thread"
-        params |= {"thread_id": thread_id, "before_ns": before[2]}
-    else:
-        name = "list_namespace"
-        params |= {"thread_id": thread_id, "ns": ns}
-    return _select(name, CheckpointRow, [params])
+    place = {"thread_id": thread_id, "ns": ns, "count": count}
+    edge = dict(zip(("before", "before_thread", "before_ns"), before, strict=True))
+    of_thread = "list_thread" if ns is None else "list_namespace"
+    name = "list_all" if thread_id is None else of_thread
+    return _select(name, CheckpointRow, [{**place, **edge}])
 
 
 def ancestors(thread_id: str, ns: str, id: str, count: int) -> Op[list[CheckpointRow]]:
@@ -320,11 +309,12 @@ def delete_thread(thread_id: str, count: int) -> Op[bool]:
 
 def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -> Op[None]:
     """Delete checkpoints given as (namespace, id), each with its writes."""
-    statements = []
-    for ns, id in checkpoints:
-        params = {"thread_id": thread_id, "ns": ns, "id": id}
-        statements += with_params(params, "delete_checkpoint", "delete_writes")
-    return _delete("delete_checkpoints", statements)
+    statements = [
+        Statement(name, {"thread_id": thread_id, "ns": ns, "id": id})
+        for ns, id in checkpoints
+        for name in ("delete_checkpoint", "delete_writes")
+    ]
+    return Op("delete_checkpoints", statements, no_result, write=True)
 
 
 def delete_old_effects(thread_id: str, count: int) -> Op[bool]:
@@ -345,7 +335,7 @@ def value_bases(
         return bases, [(ns, ref) for ns, refs in used for ref in parse_refs(thread_id, refs)]
 
     names = ("value_keys", "checkpoint_refs", "writes_refs")
-    return Op("value_keys", [Statement(name, {"thread_id": thread_id}) for name in names], result)
+    return Op("value_keys", with_params({"thread_id": thread_id}, *names), result)
 
 
 def parse_refs(thread_id: str, refs: Any) -> list[ValueRef]:
@@ -358,15 +348,15 @@ def parse_refs(thread_id: str, refs: Any) -> list[ValueRef]:
 
 def delete_values(thread_id: str, values: Iterable[tuple[str, ValueRef]]) -> Op[None]:
     every = [{"thread_id": thread_id, "ns": ns, **ref._asdict()} for ns, ref in values]
-    return _delete("delete_values", [Statement("delete_value", params) for params in every])
+    statements = [Statement("delete_value", params) for params in every]
+    return Op("delete_values", statements, no_result, write=True)
 
 
 def whole_thread(thread_id: str) -> Op[tuple[list[CheckpointRow], Sequence[Row], Sequence[Row]]]:
     """The checkpoints, values and writes of a thread."""
-    checkpoints = checkpoints_of(thread_id)
-    names = ("all_values", "all_writes")
+    checkpoints, rest = checkpoints_of(thread_id), ("all_values", "all_writes")
     return Op(
         "copy_thread",
-        [*checkpoints.render(), *[Statement(name, {"thread_id": thread_id}) for name in names]],
+        [*checkpoints.render(), *with_params({"thread_id": thread_id}, *rest)],
         lambda rows: (checkpoints.result(rows[:1]), rows[1], rows[2]),
     )

@@ -133,7 +133,7 @@ class Writer:
         a question or an error at this checkpoint arrived before it.
         """
         check_text("checkpoint_id", put.checkpoint["id"])
-        thread = self._cache.touch(put.key.thread_id, put.key.ns)
+        thread = self._cache.get(put.key.thread_id, put.key.ns)
         with thread.put_lock:
             with thread.changed:
                 parent = thread.latest
@@ -402,7 +402,7 @@ def _returned(elements: Sequence[tuple[str, WriteElement]]) -> dict[str, set[int
     found: dict[str, set[int]] = {}
     opaque = set()
     for channel, element in elements:
-        found.setdefault(channel, set()).add(element.key)
+        found.setdefault(channel, set()).add(id(element.obj))
         if not is_trusted(element.obj):
             opaque.add(channel)
     for channel in opaque:
@@ -425,9 +425,9 @@ def _shared(
     """The elements of task writes whose very objects are in the row at `ref`."""
     index = {id(obj): n for n, obj in enumerate(inserted)}
     return [
-        (element, ref, index[element.key])
+        (element, ref, index[id(element.obj)])
         for name, element in elements
-        if name == channel and element.key in index and len(element.data) > INLINE
+        if name == channel and id(element.obj) in index and len(element.data) > INLINE
     ]
 
 

@@ -40,8 +40,7 @@ def pending_sends(values: Mapping[str, Any]) -> Sequence[Any]:
 
 def sent_nodes(values: Mapping[str, Any]) -> list[str]:
     """A `Send` has the name of its node."""
-    sends = values.get(_TASKS)
-    return [send.node for send in sends] if sends else []
+    return [send.node for send in pending_sends(values)]
 
 
 def is_trigger(channel: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -116,31 +116,6 @@ def running_with(config: RunnableConfig) -> Iterator[None]:
         yield
     finally:
         var_child_runnable_config.reset(token)
-
-
-def current_node() -> str | None:
-    """The config in that context variable names the node in its metadata."""
-    from langchain_core.runnables.config import var_child_runnable_config
-
-    config = var_child_runnable_config.get() or {}
-    node: str | None = config.get("metadata", {}).get("langgraph_node")
-    return node
-
-
-def current_namespace() -> str:
-    """And its checkpoint namespace, which is the same when the node runs again."""
-    from langchain_core.runnables.config import var_child_runnable_config
-
-    config = var_child_runnable_config.get() or {}
-    namespace: str = config.get("metadata", {}).get("langgraph_checkpoint_ns", "")
-    return namespace
-
-
-def node_of_callback(tags: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> str | None:
-    """The callbacks of a node as a whole, not of what it calls, carry a tag `graph:step:N`."""
-    if not any(tag.startswith("graph:step:") for tag in tags or ()):
-        return None
-    return (metadata or {}).get("langgraph_node")
 
 
 HIDDEN = "__pregel_"
