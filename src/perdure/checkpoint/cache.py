@@ -61,10 +61,14 @@ class TaskWrites:
     ) -> None:
         self.task_id = task_id
         self.entries = entries  # each: index, channel, whether it is a list, elements
-        self.elements = [(channel, one) for _, channel, _, many in entries for one in many]
-        self.size = sum(len(one.data) for _, one in self.elements)
-        # Not an interrupt or an error alone: the task will not run again.
-        self.finished = task_id != NULL_TASK and any(n >= 0 for n, *_ in entries)
+        self.elements: list[tuple[str, WriteElement]] = []
+        self.size, self.finished = 0, False
+        for n, channel, _, many in entries:
+            # Not an interrupt or an error alone: the task will not run again.
+            self.finished = self.finished or (n >= 0 and task_id != NULL_TASK)
+            for element in many:
+                self.elements.append((channel, element))
+                self.size += len(element.data)
 
     def largest(self) -> tuple[str, int] | None:
         """The channel that most bytes are for, and how many."""

@@ -180,10 +180,16 @@ class Writer:
                 ran.update(parent.sends)
             nodes = sorted(filter(checkpoint_names.is_node, ran))
             statements += segment.progress.step(ns, checkpoint["id"], put.key.id, metadata, nodes)
-        elements = [one for task in written for one in task.elements]
+        elements: list[tuple[str, WriteElement]] = []
+        for one in written:
+            elements += one.elements
         values, shared = self._values(put, parent, elements, step, statements)
-        size = sum(value.size for value in values.values())
-        row = self._row(put, values, step, size)
+        size, refs = 0, []
+        for value in values.values():
+            size += value.size
+            if value.ref is not None:
+                refs.append(value.ref)
+        row = self._row(put, values, step, size, refs)
         params = row._asdict()
         params["base"], params["base_step"] = (parent.id, parent.step) if parent else (None, None)
         params["lease_of"] = None if segment is None else segment.owner.run_id
@@ -256,16 +262,22 @@ class Writer:
                     shared += _shared(elements, channel, stored.ref, inserted)
         return values, shared
 
-    def _row(self, put: Put, values: dict[str, StoredValue], step: int, size: int) -> CheckpointRow:
+    def _row(
+        self,
+        put: Put,
+        values: dict[str, StoredValue],
+        step: int,
+        size: int,
+        refs: list[ValueRef],
+    ) -> CheckpointRow:
         thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
         run_id = None if put.segment is None else put.segment.owner.run_id
         if run_id is None and metadata.get("run_id") is not None:
             run_id = check_text("run_id", str(metadata["run_id"]))
-        stored_refs = [value.ref for value in values.values() if value.ref is not None]
-        refs = refs_to_json(stored_refs) if stored_refs else "[]"
         key, now = (thread_id, ns, put.checkpoint["id"]), time.time_ns() // 1_000_000
-        row = CheckpointRow(*key, parent_id, run_id, step, refs, b"", now)
+        stored_refs = refs_to_json(refs) if refs else "[]"
+        row = CheckpointRow(*key, parent_id, run_id, step, stored_refs, b"", now)
         state = dump_state(self._serializer, row, put.checkpoint, metadata, values)
         if (size := size + len(state)) > self._serializer.largest_state:
             self._serializer.check_state(size, row.location, lambda: _largest(values))
