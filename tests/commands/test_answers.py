@@ -5,8 +5,7 @@ It is bound to what was shown: whoever answers a question that has changed meanw
 
 from __future__ import annotations
 
-from datetime import date, timedelta
-from functools import partial
+from datetime import date
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 
@@ -27,10 +26,8 @@ from tests.support.waiters import (
     asking,
     begin,
     chain,
-    data_of,
     drive,
     healthy,
-    in_the_midst,
     kinds,
     listening,
     log_of,
@@ -58,16 +55,6 @@ async def test_an_answer_is_recorded_with_who_and_when(url: str) -> None:
         assert await log_of(rt, run) == [("q", {"ok": True})]
 
 
-async def test_an_answer_without_a_name_is_accepted_too() -> None:
-    async with healthy() as rt:
-        run = await begin(rt, chain(asking("q")))
-        wait = await only_wait(rt, run)
-        await rt.answer(wait.id, 1)
-        assert data_of(await rt.events(run.id), "answer") == [{"wait": wait.id}]
-        with pytest.raises(errors.AlreadyAnswered, match="someone"):
-            await rt.answer(wait.id, 2)
-
-
 async def test_who_is_called_clock_or_signal_is_a_person_all_the_same() -> None:
     async with healthy() as rt:
         run = await begin(rt, chain(asking("q"), asking("r", "again")))
@@ -78,18 +65,6 @@ async def test_who_is_called_clock_or_signal_is_a_person_all_the_same() -> None:
                 await rt.answer(wait.id, 2)
             await drive(rt)
         assert await log_of(rt, run) == [("q", "clock"), ("r", "signal")]
-
-
-async def test_an_answer_given_in_the_midst_of_letting_a_run_go_wakes_it(postgres_url: str) -> None:
-    async with healthy(postgres_url) as rt, healthy(postgres_url, clock=rt.clock) as other:
-        run = await begin(rt, side_by_side(asking("q"), asking("r", "again")))
-        by_value = {wait.value: wait for wait in await rt.waits()}
-        await rt.answer(by_value["q"].id, 1)
-        send = partial(other.blocking.answer, by_value["r"].id, 2)
-        with in_the_midst("end_segment.after", postgres_url, send):
-            await drive(rt)
-        await drive(rt)
-        assert sorted(await log_of(rt, run)) == [("q", 1), ("r", 2)]
 
 
 # -- what fits
@@ -163,15 +138,6 @@ async def test_a_plain_interrupt_with_a_schema_is_checked_too() -> None:
         await rt.answer(wait.id, {"ok": True})
         await drive(rt)
         assert await log_of(rt, run) == [{"ok": True}]
-
-
-async def test_a_default_need_not_fit_the_schema() -> None:
-    async with healthy() as rt:
-        asks = asking("q", response_schema=Decision, expires=DAY, default="nobody")
-        run = await begin(rt, chain(asks))
-        rt.clock.advance(DAY)
-        await drive(rt)
-        assert await log_of(rt, run) == [("q", "nobody")]
 
 
 # -- refused
@@ -305,13 +271,6 @@ async def test_a_bound_graph_is_answered_by_a_command_as_before(url: str) -> Non
         assert sorted(told["log"]) == [("q", "Q"), ("r", "R")]
         [run] = await rt.runs()
         assert run.state is State.DONE
-
-
-async def test_expiry_may_be_far_away() -> None:
-    async with healthy() as rt:
-        far = rt.clock.time + timedelta(days=200 * 365)
-        run = await begin(rt, chain(asking("q", expires=far)))
-        assert (await only_wait(rt, run)).expires_at == far
 
 
 # -- what a schema can say, and what it cannot

@@ -21,7 +21,6 @@ from perdure.errors import (
     BadArgument,
     InvalidLink,
     LinkExpired,
-    LinkSpent,
     NotFound,
     WaitExpired,
 )
@@ -71,30 +70,6 @@ async def test_an_answer_through_a_link_is_that_of_the_person_it_was_made_for(ur
         assert run.output["log"] == ["yes"]
         [event] = [one for one in await rt.events(run.id) if one.kind == "answer"]
         assert event.data == {"wait": wait.id, "by": ANA, "via": "link", "from": "10.0.0.7"}
-
-
-async def test_looking_at_a_link_changes_nothing(sqlite_url: str) -> None:
-    async with linked(sqlite_url) as rt:
-        wait = await asked(rt)
-        token = token_of(await rt.link(wait.id, to=ANA))
-        before = await rt.events(wait.run_id)
-        for _ in range(3):
-            await look(rt, token)
-        assert await rt.events(wait.run_id) == before
-        assert await rt.waits() == [wait]
-
-
-async def test_a_link_is_spent_even_if_the_answer_was_withdrawn(url: str) -> None:
-    async with linked(url) as rt:
-        wait = await asked(rt, divide)
-        token = token_of(await rt.link(wait.id, to=ANA))
-        await answer(rt, token, 0)
-        await rt.tick()
-        await rt.withdraw(wait.id)
-        assert (await look(rt, token)).is_spent
-        with pytest.raises(LinkSpent, match="withdrawn"):
-            await answer(rt, token, 4)
-        await rt.answer(wait.id, 4)
 
 
 async def test_a_new_link_to_a_question_that_is_open_again_answers_it(url: str) -> None:

@@ -43,39 +43,10 @@ def local(cron: str, zone: str, after: datetime, count: int) -> list[str]:
     return [f"{moment(slot).astimezone(ZoneInfo(zone)):%d %H:%M %z}" for slot in found]
 
 
-@pytest.mark.parametrize(
-    ("zone", "cron", "eve", "expected"),
-    [
-        (
-            "Europe/Rome",
-            "30 2 * * *",
-            datetime(2026, 10, 24, 12, tzinfo=UTC),
-            ["25 02:30 +0200", "26 02:30 +0100"],
-        ),
-        (
-            "America/New_York",
-            "30 1 * * *",
-            datetime(2026, 10, 31, 12, tzinfo=UTC),
-            ["01 01:30 -0400", "02 01:30 -0500"],
-        ),
-    ],
-    ids=["rome", "new-york"],
-)
-def test_a_daily_job_comes_once_in_the_night_whose_hour_comes_twice(
-    zone: str, cron: str, eve: datetime, expected: list[str]
-) -> None:
-    assert local(cron, zone, eve, 2) == expected
-
-
 def test_a_job_of_every_half_hour_keeps_its_pace_through_both_nights() -> None:
     for eve in (datetime(2026, 10, 24, 22, tzinfo=UTC), datetime(2026, 3, 28, 22, tzinfo=UTC)):
         found = list(islice(slots("*/30 * * * *", "Europe/Rome", milliseconds(eve)), 12))
         assert {b - a for a, b in pairwise(found)} == {30 * 60 * 1000}
-
-
-def test_a_slot_is_later_than_the_time_it_is_asked_after() -> None:
-    noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
-    assert local("0 * * * *", "UTC", noon, 1) == ["01 13:00 +0000"]
 
 
 # -- what a slot starts
@@ -117,23 +88,6 @@ async def test_a_slot_starts_its_run_with_all_that_was_given(url: str) -> None:
         assert run.thread_id == "schedule:hourly@2026-06-01T13:00:00Z"
         [schedule] = await rt.schedules()
         assert schedule.next_at == NOON + timedelta(minutes=90)
-
-
-async def test_each_slot_has_a_thread_of_its_own(rt: TemporaryRuntime) -> None:
-    await rt.schedule("hourly", "agent", cron="30 * * * *", input={"log": ["in"]})
-    for _ in range(3):
-        rt.clock.advance(HOUR)
-        await rt.tick()
-    found = await rt.runs()
-    assert len({run.thread_id for run in found}) == len(found) == 3
-    assert [run.output["log"] for run in found] == [["in", "done", None, None]] * 3
-
-
-async def test_work_fires_schedules_too(rt: TemporaryRuntime) -> None:
-    await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
-    rt.clock.advance(timedelta(minutes=30))
-    counts = await rt.work(until_idle=True)
-    assert (counts.scheduled, counts.done) == (1, 1)
 
 
 async def test_a_schedule_starts_the_version_that_was_newest_when_it_was_made(

@@ -25,7 +25,6 @@ from tests.support.waiters import (
     asking,
     begin,
     chain,
-    data_of,
     drive,
     healthy,
     kinds,
@@ -37,20 +36,6 @@ from tests.support.waiters import (
 )
 
 # -- delivered
-
-
-async def test_a_signal_wakes_who_waits_for_it(url: str) -> None:
-    async with healthy(url) as rt:
-        run = await begin(rt, chain(listening("reply")))
-        assert (run.state, run.due_at) == (State.WAITING, None)
-        wait = await only_wait(rt, run)
-        assert (wait.kind, wait.name, wait.expires_at) == (Kind.SIGNAL, "reply", None)
-        assert await rt.signal("t", "reply", {"text": "stop"}, key="m1") is True
-        assert (await rt.get(run.id)).due_at == rt.clock.time
-        await drive(rt)
-        assert await log_of(rt, run) == [("reply", {"text": "stop"})]
-        [event] = data_of(await rt.events(run.id), "signal")
-        assert event == {"wait": wait.id, "name": "reply"}
 
 
 async def test_a_wait_for_a_signal_may_say_what_it_is_about() -> None:
@@ -65,15 +50,6 @@ async def test_a_wait_for_a_signal_may_say_what_it_is_about() -> None:
         assert await log_of(rt, run) == [1]
     with pytest.raises(errors.BadArgument, match="the signal's name"):
         perdure.wait_for("s", value={"signal": "t"})
-
-
-@pytest.mark.parametrize("value", [None, False, 0, "", [], {}, {"__perdure__": 1}], ids=repr)
-async def test_a_signal_may_carry_nothing(value: Any) -> None:
-    async with healthy() as rt:
-        run = await begin(rt, chain(listening("s", default="none came", timeout=DAY)))
-        await rt.signal("t", "s", value)
-        await drive(rt)
-        assert await log_of(rt, run) == [("s", value)]
 
 
 async def test_a_signal_of_another_name_or_thread_wakes_nobody(url: str) -> None:
@@ -106,15 +82,6 @@ async def test_only_who_waits_for_it_gets_a_signal_others_stay() -> None:
 
 
 # -- kept
-
-
-async def test_a_signal_may_come_before_there_is_such_a_thread(url: str) -> None:
-    async with healthy(url) as rt:
-        assert await rt.signal("t", "s", "first of all", key="k")
-        assert not await rt.signal("t", "s", "again", key="k")
-        rt.clock.advance(DAY)
-        run = await begin(rt, chain(listening("s")))
-        assert await log_of(rt, run) == [("s", "first of all")]
 
 
 async def test_several_signals_are_heard_in_the_order_they_were_sent(url: str) -> None:
@@ -174,36 +141,12 @@ async def test_a_queued_run_does_not_take_what_the_one_before_it_waits_for() -> 
 # -- once
 
 
-async def test_a_signal_is_delivered_once_per_key(url: str) -> None:
-    async with healthy(url) as rt:
-        run = await begin(rt, chain(hearing(3)))
-        assert await rt.signal("t", "s", "one", key="m1")
-        assert not await rt.signal("t", "s", "one again", key="m1")
-        await drive(rt)
-        assert not await rt.signal("t", "s", "and again", key="m1")  # it has been used by now
-        await drive(rt)
-        assert await kinds(rt, run, "signal") == ["signal"]
-        assert await rt.signal("t", "s", "two", key="m2")
-        assert await rt.signal("t", "s", "three")
-        await drive(rt)
-        assert await log_of(rt, run) == ["one", "two", "three"]
-
-
 async def test_a_key_belongs_to_its_thread_and_name() -> None:
     async with healthy() as rt:
         assert await rt.signal("t", "s", 1, key="k")
         assert await rt.signal("t", "r", 2, key="k")
         assert await rt.signal("t2", "s", 3, key="k")
         assert not await rt.signal("t2", "s", 4, key="k")
-
-
-async def test_two_signals_wake_two_branches_in_one_segment() -> None:
-    async with healthy() as rt:
-        run = await begin(rt, side_by_side(listening("s", "left"), listening("s", "right")))
-        await rt.signal("t", "s", 1)
-        await rt.signal("t", "s", 2)
-        assert (await rt.tick()).claimed == 1
-        assert sorted(await log_of(rt, run)) == [("s", 1), ("s", 2)]
 
 
 # -- while it is driven
@@ -237,28 +180,6 @@ async def test_a_node_may_signal_its_own_thread() -> None:
 
         run = await begin(rt, chain(tells, listening("s")))
         assert await log_of(rt, run) == ["told", ("s", "to myself")]
-
-
-async def test_a_signal_sent_just_when_a_run_comes_to_rest_wakes_it(url: str) -> None:
-    """Each of many runs is signalled at about the moment it begins to wait."""
-    count = 40
-    async with healthy(url) as rt, healthy(url, clock=rt.clock) as other:
-        rt.register(chain(listening("s")), name="g")
-        for n in range(count):
-            await rt.start("g", {"log": []}, thread_id=f"t{n}")
-
-        async def send(n: int) -> None:
-            await asyncio.sleep(n * 0.004)
-            await other.signal(f"t{n}", "s", n)
-
-        await asyncio.gather(
-            rt.work(concurrency=4, until_idle=True), *[send(n) for n in range(count)]
-        )
-        await drive(rt)
-        found = await rt.runs(limit=count)
-        assert {run.thread_id: run.output["log"] for run in found if run.output} == {
-            f"t{n}": [("s", n)] for n in range(count)
-        }
 
 
 async def test_signals_race_with_two_drivers_and_each_is_heard_once(url: str) -> None:

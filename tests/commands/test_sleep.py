@@ -13,7 +13,6 @@ import perdure
 from perdure.types import Kind, State
 from tests.support.waiters import (
     DAY,
-    HOUR,
     MS,
     Log,
     asking,
@@ -27,16 +26,6 @@ from tests.support.waiters import (
     only_wait,
     sleeping,
 )
-
-
-async def test_a_sleep_may_be_until_a_time_in_any_zone() -> None:
-    async with healthy() as rt:
-        at = rt.clock.time.astimezone() + HOUR
-        run = await begin(rt, chain(sleeping(at)))
-        assert (await only_wait(rt, run)).wake_at == at
-        rt.clock.move_to(at)
-        await drive(rt)
-        assert await log_of(rt, run) == ["slept"]
 
 
 @pytest.mark.parametrize("until", [timedelta(0), -DAY, datetime(2000, 1, 1, tzinfo=UTC)], ids=str)

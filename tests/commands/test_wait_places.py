@@ -222,26 +222,3 @@ async def test_an_entrypoint_and_its_tasks_wait(url: str) -> None:
         await drive(rt)
         assert (await rt.get(run.id)).output == ["A", "B", "C", "heard", "yes"]
         assert sorted(ran) == ["a", "b", "c"]
-
-
-async def test_an_async_entrypoint_and_its_tasks_wait() -> None:
-    @task
-    async def clear(draft: str) -> Any:
-        return perdure.ask(draft)
-
-    @entrypoint()
-    async def letters(drafts: list[str]) -> Any:
-        answers = await asyncio.gather(*[clear(draft) for draft in drafts])
-        perdure.sleep(DAY)
-        return [*answers, perdure.ask("sure?")]
-
-    async with healthy() as rt:
-        run = await begin(rt, letters, input=["a", "b"])
-        for wait in await rt.waits():
-            await rt.answer(wait.id, wait.value.upper())
-        await drive(rt)
-        rt.clock.advance(DAY)
-        await drive(rt)
-        await rt.answer((await only_wait(rt, run)).id, "yes")
-        await drive(rt)
-        assert (await rt.get(run.id)).output == ["A", "B", "yes"]

@@ -30,7 +30,6 @@ from tests.support.waiters import (
     chain,
     drive,
     healthy,
-    kinds,
     listening,
     log_of,
     only_wait,
@@ -68,15 +67,6 @@ async def test_answering_one_of_several_leaves_the_others_as_they_are(url: str) 
         assert sorted(map(str, log)) == sorted(
             map(str, [("q0", "Q0"), ("q1", "one"), ("q2", "Q2"), ("s", "sig"), "slept"])
         )
-
-
-async def test_several_answers_are_handed_over_in_one_segment() -> None:
-    async with healthy() as rt:
-        run = await begin(rt, side_by_side(*[asking(f"q{n}", f"n{n}") for n in range(4)]))
-        for wait in await rt.waits():
-            await rt.answer(wait.id, wait.value * 2)
-        assert (await rt.tick()).claimed == 1
-        assert sorted(await log_of(rt, run)) == [(f"q{n}", f"q{n}" * 2) for n in range(4)]
 
 
 async def test_each_of_a_fan_out_gets_its_own_answer() -> None:
@@ -120,58 +110,7 @@ async def test_an_answer_that_comes_while_the_run_is_driven_is_not_lost(url: str
 # -- a worker that dies
 
 
-@pytest.mark.smoke
-async def test_whoever_takes_over_from_a_silent_worker_has_the_same_answers(url: str) -> None:
-    """The first driver hangs with the answer in its hands until its lease has run out."""
-    inside, go = threading.Event(), threading.Event()
-    got: list[Any] = []
-
-    def node(state: Log) -> Log:
-        answers = [perdure.ask("q"), perdure.wait_for("s")]
-        got.append(answers)
-        if len(got) == 1:
-            inside.set()
-            assert go.wait(30)
-        return {"log": answers}
-
-    async with healthy(url) as rt, healthy(url, clock=rt.clock) as other:
-        other.register(chain(node), name="g")
-        run = await begin(rt, chain(node))
-        await rt.signal("t", "s", [2])
-        await rt.answer((await only_wait(rt, run)).id, {"n": 1})
-        hanging = asyncio.create_task(rt.tick(limit=2))  # so it does not take the run over itself
-        await auntil(inside.is_set)
-
-        async def taken_over() -> bool:  # unless its keeper has just renewed the lease
-            rt.clock.advance(HOUR)
-            await drive(other)
-            return (await rt.get(run.id)).state is State.DONE
-
-        await auntil(taken_over)
-        log = await log_of(rt, run)
-        go.set()
-        assert (await hanging).lost == 1
-        assert got == [log, log] == [[{"n": 1}, [2]]] * 2
-        assert await kinds(rt, run, "answer", "signal", "recovered", "done") == [
-            "answer", "signal", "recovered", "done",
-        ]  # fmt: skip
-
-
 # -- what answers may be
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [None, False, 0, "", [], {}, 0.0, (), b"", {"__perdure__": "no"}, [None], {"a": None}],
-    ids=repr,
-)
-async def test_an_answer_may_be_nothing(answer: Any) -> None:
-    async with healthy() as rt:
-        run = await begin(rt, chain(asking("q"), asking("r", "again")))
-        for _ in range(2):
-            await rt.answer((await only_wait(rt, run)).id, answer)
-            await drive(rt)
-        assert await log_of(rt, run) == [("q", answer), ("r", answer)]
 
 
 async def test_an_answer_may_be_big(url: str) -> None:

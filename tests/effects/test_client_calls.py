@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -60,30 +59,6 @@ async def test_a_signal_sent_in_a_node_is_sent_once(url: str, colour: str) -> No
         await rt.tick()
         assert (await rt.get(listener.id)).output["log"] == ["hello", "nothing more"]
         assert sent == [True, True]
-
-
-async def test_runs_that_a_node_cancels_in_another_order_are_each_cancelled(
-    sqlite_url: str,
-) -> None:
-    """Although nothing that is recorded of the calls is equal: it makes no difference which client
-    makes them."""
-    orders = itertools.chain([(0, 1)], itertools.repeat((1, 0)))
-
-    async def node(state: Log) -> Log:
-        for n in next(orders):
-            await rt.cancel(targets[n].id)
-        return {"log": ["acted"]}
-
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(naps), name="naps")
-        rt.register(chain(node), name="agent", retry=AT_ONCE)
-        targets = [await rest(rt, "naps", State.WAITING) for _ in range(2)]
-        run = await rt.start("agent", {"log": []})
-        with cut("cancel"):
-            await rt.tick(limit=50)
-        assert (await rt.get(run.id)).state is State.DONE
-        for target in targets:
-            assert (await history(rt, target)).count("cancelled") == 1
 
 
 @pytest.mark.parametrize("name", ["start", "signal", "fork", "schedule", "unschedule", "score"])
@@ -197,21 +172,6 @@ async def test_an_error_of_a_call_is_recorded_and_raised_again(sqlite_url: str) 
         assert (await rt.get(run.id)).state is State.DONE
         assert len(told) == 2
         assert told[0] == told[1]
-
-
-async def test_a_node_that_words_a_start_differently_finds_its_child(sqlite_url: str) -> None:
-    words, raises = iter(["hello", "good morning"]), Times(1)
-
-    def node(state: Log) -> Log:
-        child = rt.blocking.start("nothing", {"value": next(words)})
-        raises("afterwards")
-        return {"log": [child.id]}
-
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(nothing), name="nothing")
-        run = await driven(rt, chain(node), {"log": []}, name="agent", retry=AT_ONCE)
-        [child] = await rt.runs(graph="nothing")
-        assert (await rt.get(run.id)).output["log"] == [child.id]
 
 
 @pytest.mark.parametrize("colour", ["blocking", "awaited"])

@@ -24,7 +24,6 @@ from tests.support.effects import (
     colour,
     drive,
     every_way,
-    held,
     one,
     started,
 )
@@ -115,22 +114,6 @@ async def test_an_exception_whose_class_is_gone_becomes_one_of_ours(sqlite_url: 
         assert run.output["log"][0] == "EffectFailed"
         assert "Gone: who knows me?" in run.output["log"][1]
         assert calls == ["ana"]
-
-
-async def test_only_not_done_is_retried_by_a_careful_effect(sqlite_url: str) -> None:
-    calls: list[str] = []
-    errors: list[Exception] = [perdure.NotDone("refused"), perdure.NotDone("again"), Boom("?")]
-
-    @perdure.effect(unknown="hold", retry=Retry(attempts=5, first=timedelta(0)))
-    async def send(to: str) -> str:
-        calls.append(to)
-        raise errors[len(calls) - 1]
-
-    async with opened(sqlite_url) as rt:
-        _, effect = await held(rt, one(send, "ana"))
-        assert calls == ["ana"] * 3
-        assert effect.attempts == 3
-        assert "Boom" in str(effect.error)
 
 
 async def test_a_careful_effect_between_two_attempts_is_known_to_have_failed(

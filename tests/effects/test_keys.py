@@ -5,16 +5,12 @@ Who comes second gets the outcome, waits for it, or is held when the first left 
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import threading
 import types
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from langgraph.graph import START, StateGraph
-from langgraph.types import Send
 
 import perdure
 from perdure.effects import call
@@ -46,49 +42,6 @@ async def test_with_the_saver_alone_another_thread_gets_the_outcome_too(url: str
             graph = chain(node).compile(checkpointer=saver)
             output = graph.invoke({"log": []}, {"configurable": {"thread_id": thread}})
             assert output["log"] == ["sent ana"]
-    assert calls == ["ana"]
-
-
-@pytest.mark.parametrize("way", ["async", "sync", "saver"])
-async def test_parallel_branches_of_one_run_with_one_key_make_one_call(url: str, way: str) -> None:
-    calls: list[str] = []
-    name = f"keys of branches {way}"
-    stands = threading.Event()
-    if way == "sync":
-
-        @perdure.effect(name=name, key=lambda to: to)
-        def send(to: str) -> str:
-            calls.append(to)
-            stands.wait(0.1)  # so that the others come meanwhile
-            return f"sent {to}"
-
-        def node(state: Any) -> Log:
-            return {"log": [send("ana")]}
-
-        each: Any = node
-    else:
-
-        @perdure.effect(name=name, key=lambda to: to)
-        async def asend(to: str) -> str:
-            calls.append(to)
-            await asyncio.sleep(0.05)
-            return f"sent {to}"
-
-        async def anode(state: Any) -> Log:
-            return {"log": [await asend("ana")]}
-
-        each = anode
-    builder: StateGraph[Any] = StateGraph(Log)
-    builder.add_node("each", each)
-    builder.add_conditional_edges(START, lambda _: [Send("each", {"n": n}) for n in range(3)])
-    if way == "saver":
-        with perdure.Saver(url) as saver:
-            graph = builder.compile(checkpointer=saver)
-            output = await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}})
-    else:
-        async with opened(url) as rt:
-            output = (await started(rt, builder)).output
-    assert output["log"] == ["sent ana"] * 3
     assert calls == ["ana"]
 
 

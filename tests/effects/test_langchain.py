@@ -774,31 +774,6 @@ Killed = Callable[[str, str, Path, str], None]
 
 
 @pytest.mark.slow
-async def test_a_process_killed_after_a_tool_call_is_recorded_makes_it_once(
-    killed: Killed, url: str, tmp_path: Path
-) -> None:
-    ledger = tmp_path / "ledger"
-    killed("plain", url, ledger, "after wire")
-    run, lines = await taken_over("plain", url, ledger)
-    assert run.state is State.DONE, (run.reason, run.error)
-    assert lines.count("wire bob") == 1
-    keys = {line.split()[2] for line in lines if line.startswith("send")}
-    assert len(keys) == 1  # with nothing known of it, it may be sent again, and has the same key
-
-
-@pytest.mark.slow
-async def test_a_process_killed_inside_a_tool_that_says_nothing_leaves_the_run_held(
-    killed: Killed, sqlite_url: str, tmp_path: Path
-) -> None:
-    ledger = tmp_path / "ledger"
-    killed("plain", sqlite_url, ledger, "inside tool wire")
-    run, lines = await taken_over("plain", sqlite_url, ledger)
-    assert run.state is State.HELD
-    assert "tool wire" in (run.reason or "")
-    assert lines.count("wire bob") == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["after model", "after send"])
 async def test_a_subagent_of_a_deep_agent_repeats_nothing_that_was_recorded(
     killed: Killed, point: str, sqlite_url: str, tmp_path: Path

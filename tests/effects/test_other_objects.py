@@ -104,19 +104,6 @@ async def test_a_call_that_was_cut_off_is_not_made_on_another_object(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_nothing_is_asked_of_another_object(sqlite_url: str, kind: str) -> None:
-    bank, asked = Bank(Cut), list[Any]()
-
-    def find(*args: Any, **kwargs: Any) -> None:
-        asked.append((args, kwargs))
-
-    async with opened(sqlite_url) as rt:
-        run = await started(rt, KINDS[kind](bank, verify=find), orders())
-        assert (await finished(rt, run)).state is State.HELD
-        assert asked == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_neither_is_one_that_failed(sqlite_url: str, kind: str) -> None:
     """What raises may have happened."""
     bank = Bank(Boom)

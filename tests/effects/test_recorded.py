@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 import pytest
-from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
-from langgraph.graph.message import add_messages
-from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy, Send, interrupt
 
 import perdure
@@ -112,79 +106,7 @@ async def test_a_plain_interrupt_with_only_the_saver_finds_them_too(sqlite_url: 
     assert calls == ["before", "after"]
 
 
-async def test_the_same_node_in_a_later_step_sends_again(sqlite_url: str) -> None:
-    keys: list[str] = []
-
-    @perdure.effect
-    def send(to: str) -> str:
-        keys.append(perdure.key())
-        return f"sent {to} {len(keys)}"
-
-    def node(state: Log) -> Log:
-        return {"log": [send("ana")]}
-
-    async with opened(sqlite_url) as rt:
-        run = await started(rt, chain(("one", node), ("two", node)))
-        assert run.output["log"] == ["sent ana 1", "sent ana 2"]
-        assert len(set(keys)) == 2
-        again = await rt.start("agent", {"log": []}, thread_id="t")
-        await rt.tick()
-        assert (await rt.get(again.id)).state is State.DONE
-        assert len(set(keys)) == 4
-
-
 # -- wherever it is called
-
-
-@every_way
-async def test_tools_of_a_tool_node_find_their_own_outcomes(sqlite_url: str, way: str) -> None:
-    class Chat(TypedDict):
-        messages: Annotated[list[Any], add_messages]
-
-    calls: list[str] = []
-    fails = Times(3)
-
-    def look_up(what: str) -> str:
-        calls.append(what)
-        return f"{what} is {what.upper()}"
-
-    effect = Pair(way, look_up)
-    if way.endswith("async"):
-
-        @tool
-        async def find(what: str) -> str:
-            """Find something."""
-            if what == "c":
-                await asyncio.sleep(0.02)
-                fails()
-            return str(await effect(what))
-    else:
-
-        @tool
-        def find(what: str) -> str:
-            """Find something."""
-            if what == "c":
-                fails()
-            return str(_now(effect(what)))
-
-    wanted = ["a", "b", "c"]
-    asked = AIMessage(
-        "", tool_calls=[{"name": "find", "args": {"what": x}, "id": x} for x in wanted]
-    )
-    builder: StateGraph[Any] = StateGraph(Chat)
-    builder.add_node("tools", ToolNode([find], handle_tool_errors=False))
-    builder.add_edge(START, "tools")
-    output = await drive(sqlite_url, way, builder, {"messages": [asked]})
-    assert [m.content for m in output["messages"][1:]] == ["a is A", "b is B", "c is C"]
-    assert sorted(calls) == wanted
-
-
-def _now(coroutine: Any) -> Any:
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError
 
 
 @pytest.mark.parametrize("way", ["runtime-async", "saver-async"])
@@ -364,29 +286,6 @@ async def test_the_one_that_is_awaited_first_does_not_get_the_answer_of_the_othe
     output = await drive(sqlite_url, "runtime-async", chain(node))
     assert output["log"] == ["answer to late", "answer to early"]
     assert sorted(calls) == ["early", "late"]
-
-
-async def test_threads_of_a_node_do_not_get_anothers_answer(sqlite_url: str) -> None:
-    calls: list[str] = []
-    fails = Times(1)
-
-    @perdure.effect
-    def ask(what: str) -> str:
-        calls.append(what)
-        return f"answer to {what}"
-
-    def node(state: Log) -> Log:
-        wanted = ["b", "a"] if fails.n else ["a", "b"]
-        with ThreadPoolExecutor(1) as pool:
-            found = {}
-            for what in wanted:
-                found[what] = pool.submit(copy_context().run, ask, what).result()
-                fails()
-        return {"log": [found["a"], found["b"]]}
-
-    output = await drive(sqlite_url, "runtime", chain(node))
-    assert output["log"] == ["answer to a", "answer to b"]
-    assert sorted(calls) == ["a", "b"]
 
 
 @pytest.mark.smoke

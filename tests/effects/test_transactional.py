@@ -19,20 +19,20 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure import failpoints
-from perdure.errors import BadArgument, NotInRun, StatementFailed
+from perdure.errors import BadArgument, StatementFailed
 from perdure.execution.progress import RecordedReads
 from perdure.journal import sqlite
 from perdure.journal.operation import Ambiguous
 from perdure.types import Retry, State
 from tests.contract.test_transactional import node_of, write
 from tests.contract.test_transactional import table as table
-from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
+from tests.support.agents import Log, chain, history, opened
 from tests.support.effects import AT_ONCE, Boom, Times, settled, started, states
 from tests.support.entries import BatchSQLite, faulty, takes_only_batches
 from tests.support.entries import batches_url as batches_url
 from tests.support.entries import only_batches as only_batches
 from tests.support.entries import url as url
-from tests.support.polling import auntil, until
+from tests.support.polling import until
 from tests.support.proxy import Proxy
 from tests.support.raw import execute
 
@@ -86,23 +86,6 @@ async def test_its_writes_and_its_outcome_are_there_together(table: str, way: st
     assert seen == [([], []), (["room"], ["done"]), (["room"], ["done"])]
 
 
-async def test_a_function_that_raises_has_written_nothing(table: str) -> None:
-    fails = Times(2)
-
-    @perdure.effect(transactional=True, retry=AT_ONCE)
-    def book(what: str) -> str:
-        write(f"{what} {fails.n}")
-        fails()
-        return what
-
-    async with opened(table) as rt:
-        run = await started(rt, node_of(book, "room"))
-        assert run.output["log"] == ["room"]
-        assert booked(table) == ["room 0"]
-        [effect] = await rt.effects(run.id)
-        assert effect.attempts == 3
-
-
 async def test_a_final_exception_is_its_outcome(table: str) -> None:
     calls: list[str] = []
     fails = Times(1)
@@ -138,36 +121,6 @@ async def test_a_result_that_cannot_be_stored_takes_the_writes_back(table: str) 
         assert run.error is not None
         assert "the result of effect" in run.error.message
         assert booked(table) == []
-
-
-async def test_a_worker_that_lost_its_lease_writes_nothing(table: str) -> None:
-    with gate() as stands:
-
-        @perdure.effect(transactional=True)
-        def book(what: str) -> str:
-            write(what)
-            return what
-
-        def node(state: Log) -> Log:
-            stands.block()
-            return {"log": [book("room")]}
-
-        async with opened(table) as rt:
-            rt.register(chain(node), name="agent")
-            run = await rt.start("agent", {"log": []})
-            async with driving(rt):
-                await stands.reached()
-                # Another worker has it by now.
-                execute(table, "UPDATE perdure_runs SET token = token + 1, state = 'pending'")
-                stands.open()
-                await auntil(lambda: stands.left)
-                await auntil(lambda: not rt.engine.keeper.driven)
-            assert booked(table) == []
-            assert states(table) == []
-            execute(table, "UPDATE perdure_runs SET due_at = 0, worker = NULL")
-            await rt.tick()
-            assert (await rt.get(run.id)).output["log"] == ["room"]
-            assert booked(table) == ["room"]
 
 
 async def test_a_row_of_the_users_that_breaks_its_own_rules_is_the_users_exception(
@@ -222,23 +175,6 @@ async def test_the_transaction_cannot_be_ended_from_inside(table: str, how: str)
         assert booked(table) == (["right", "wrong"] if committed else ["right"])
         assert [one.state for one in await rt.effects(run.id)][-1] == "done"
         assert "done" not in [one.state for one in await rt.effects(run.id) if one.name == "book"]
-
-
-async def test_its_connection_is_not_to_be_kept(table: str) -> None:
-    kept: list[Any] = []
-
-    @perdure.effect(transactional=True)
-    def book(what: str) -> str:
-        kept.append(perdure.transaction())
-        return what
-
-    async with opened(table) as rt:
-        await started(rt, node_of(book, "room"))
-        if not table.startswith("postgresql"):
-            with pytest.raises(BadArgument, match="over"):
-                kept[0].execute("SELECT 1")
-    with pytest.raises(NotInRun, match="transactional"):
-        perdure.transaction()
 
 
 @pytest.mark.parametrize("what", ["effect", "transactional", "now", "ask"])
@@ -410,21 +346,6 @@ def test_what_a_transactional_effect_cannot_have_is_refused() -> None:
         perdure.effect(transactional=True, timeout=5)(write)
     with pytest.raises(BadArgument, match="verify"):
         perdure.effect(transactional=True, verify=write)(write)
-
-
-async def test_the_same_key_of_two_runs_is_written_once(table: str) -> None:
-    @perdure.effect(name="booked by key", transactional=True, key=lambda what: what)
-    def book(what: str) -> str:
-        write(what)
-        return f"booked {what}"
-
-    async with opened(table) as rt:
-        rt.register(node_of(book, "room"), name="agent")
-        runs = [await rt.start("agent", {"log": []}, thread_id=str(n)) for n in range(4)]
-        await asyncio.gather(rt.work(until_idle=True), rt.work(until_idle=True))
-        for run in runs:
-            assert (await reaches(rt, run, State.DONE)).output["log"] == ["booked room"]
-        assert booked(table) == ["room"]
 
 
 # -- lost answers, and other processes, in the middle

@@ -11,19 +11,13 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.errors import BadArgument, EffectHeld, NotFound, NotSettled
+from perdure.errors import BadArgument, NotFound, NotSettled
 from perdure.types import Retry, State
-from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
-from tests.support.commands import main
+from tests.support.agents import Log, chain, driving, gate, opened, reaches
 from tests.support.effects import (
     AT_ONCE,
     Boom,
-    Cut,
-    Pair,
     Times,
-    colour,
-    drive,
-    every_way,
     held,
     one,
     settled,
@@ -81,61 +75,6 @@ async def test_a_verify_that_says_nobody_can_tell_holds_at_once(sqlite_url: str)
     async with opened(sqlite_url) as rt:
         await held(rt, one(send, "ana"))
         assert asked == ["ana"]
-
-
-@every_way
-async def test_a_careful_effect_that_was_cut_off_holds_until_a_person_says(
-    url: str, way: str
-) -> None:
-    calls: list[str] = []
-    cuts = Times(1, Cut)
-
-    def send(to: str) -> str:
-        calls.append(to)
-        cuts()
-        return f"sent {to}"
-
-    effect = Pair(way, send, unknown="hold")
-
-    async def node(state: Log) -> Log:
-        return {"log": [await effect("ana")]}
-
-    builder = chain(colour(way, node))
-    if way.startswith("runtime"):
-        async with opened(url) as rt:
-            run, found = await held(rt, builder, retry=AT_ONCE)
-            assert found.arguments == {"to": "ana"}
-            assert found.key in str(run.reason)
-            await rt.settle(found.key, "done", "sent by hand", by="ana")
-            await rt.tick()
-            run = await rt.get(run.id)
-            assert run.output["log"] == ["sent by hand"]
-            [event] = await settled(rt, run, "settled")
-            assert event.data == {
-                "name": "send",
-                "key": found.key,
-                "state": "done",
-                "by": "ana",
-            }
-            assert await rt.effects(state="unknown") == []
-            await history(rt, run)
-    else:
-        with pytest.raises(EffectHeld) as raised:
-            await drive(url, way, builder)
-        config: Any = {"configurable": {"thread_id": "t"}}
-
-        async def continue_run() -> Any:
-            with perdure.Saver(url) as saver:
-                graph = builder.compile(checkpointer=saver)
-                if way == "saver":
-                    return await asyncio.to_thread(graph.invoke, None, config)
-                return await graph.ainvoke(None, config)
-
-        with pytest.raises(EffectHeld):  # and again, until somebody says
-            await continue_run()
-        assert main(["settle", "--at", url, raised.value.key, "done", "--result", '"by hand"']) == 0
-        assert (await continue_run())["log"] == ["by hand"]
-    assert calls == ["ana"]
 
 
 # -- a person settles
