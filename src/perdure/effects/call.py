@@ -65,7 +65,7 @@ class Call:
         prompts: Prompt versions that its task had read before it, and it has read itself.
         is_simulated: Whether `function` stands in for the effect.
         _stored: The arguments that are stored.
-        _interrupts_before: Interrupts of the task before the function was called.
+        interrupts_before: Interrupts of the task before the function was called.
     """
 
     task: TaskContext
@@ -86,7 +86,7 @@ class Call:
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
     _encoded: bytes = field(default=b"", init=False)
     _digest: str = field(default="", init=False)
-    _interrupts_before: int = field(default=0, init=False)
+    interrupts_before: int = field(default=0, init=False)
 
     @property
     def is_of_another_run(self) -> bool:
@@ -261,10 +261,6 @@ class Call:
 
     # -- write how far it is
 
-    def count_interrupts(self) -> None:
-        """Note the interrupts of the task before the function is called."""
-        self._interrupts_before = self.position.interrupts_so_far()
-
     def done(self, result: Any, *, wait: bool = True, how: How | None = None) -> Plan[Any]:
         """Store the result. `wait=False`: with the next commit, because the far side has the key
         and recognises a second call. `how`: if it was not simply called."""
@@ -273,7 +269,7 @@ class Call:
             result = keep(result) if keep is not None else result
             usage = None if self.usage_of is None else self.usage_of(result)
             cost = None if usage is None else (usage.calls, usage.tokens)
-            interrupts = self.position.interrupts_so_far() - self._interrupts_before
+            interrupts = self.position.interrupts_so_far() - self.interrupts_before
             blob = effect_payload.dump_result(task.serializer, row, result, cost, interrupts)
         except Exception as error:
             self.row = row._replace(mark=Mark.FINAL.value)  # it happened, and must not again
@@ -382,7 +378,7 @@ class Call:
         return texts | set(secrets_in(dict(self.arguments), hides))
 
     def dump_error(self, state: EffectState, error: BaseException) -> bytes:
-        interrupts = self.position.interrupts_so_far() - self._interrupts_before
+        interrupts = self.position.interrupts_so_far() - self.interrupts_before
         return effect_payload.dump_error(
             self.task.serializer, self.row, state, error, self._secrets, interrupts
         )

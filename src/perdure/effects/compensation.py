@@ -71,7 +71,7 @@ def _undo(saver: Saver, clock: Clock, run: RunRow, row: EffectRow) -> Plan[None]
 
 def _bind(effect: Effect, call: Mapping[str, Any]) -> Bound:
     """A compensation's arguments: the result, then the arguments of the effect."""
-    parameters = effect.signature.parameters.values()
+    parameters = effect.signature.parameters.values() if effect.signature is not None else ()
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = call["arguments"]
     if any(one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL) for one in parameters):

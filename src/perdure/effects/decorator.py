@@ -20,13 +20,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from perdure.commands import messages
 from perdure.effects import simulation
-from perdure.effects.call import Bound, Call
+from perdure.effects.call import Bound, Call, ModelUsage
 from perdure.effects.context import current
-from perdure.effects.settlement import CallRaised, CallReturned, plain_call, settle
+from perdure.effects.settlement import plain_call, settle
 from perdure.effects.simulation import check_unseen
 from perdure.effects.spec import ONCE, OPTIONS, THRICE, EffectSpec, business_key, make_spec
 from perdure.effects.task import CallPosition, TaskContext, current_task
@@ -148,40 +148,54 @@ def _decorate(function: Callable[..., Any], options: dict[str, Any]) -> Callable
 
 @dataclass(frozen=True)
 class Effect:
-    """A decorated function."""
+    """A decorated function, or one model call or tool call of an agent.
+
+    Attributes:
+        signature: None: the function takes its arguments by name.
+        is_parallel: Whether other calls may come before one, if its caller in another thread knows.
+        business_key: The business key, if `spec.key` does not make it.
+        call_id: What identifies the call in place of its arguments.
+        usage_of: What a result cost.
+    """
 
     spec: EffectSpec
     function: Callable[..., Any]
-    signature: inspect.Signature
+    signature: inspect.Signature | None = None
     is_parallel: bool | None = None
-    """Whether other calls may come before one, if its caller in another thread knows."""
+    business_key: str | None = None
+    call_id: str | None = None
+    usage_of: Callable[[Any], ModelUsage] | None = None
 
     @classmethod
     def of(cls, function: Callable[..., Any], **options: Any) -> Effect:
         """Make an effect of a function. `options` are those of `effect`."""
-        spec = make_spec(function, **options)
-        effect = cls(spec, function, inspect.signature(function))
+        effect = cls(make_spec(function, **options), function, inspect.signature(function))
         _register(effect)
         return effect
 
     def make_call(
         self, task: TaskContext, attempt: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Call:
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        spec, arguments = self.spec, dict(bound.arguments)
-        first, value = next(iter(arguments.items()), ("", None))
-        is_method = first in ("self", "cls") and first in spec.record.without
-        instance = value if is_method else None
+        spec, arguments, instance, module = self.spec, kwargs, None, ""
+        key = self.business_key
+        if self.signature is not None:
+            bound = self.signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            arguments, module = dict(bound.arguments), _module_of(self.function)
+            first, value = next(iter(arguments.items()), ("", None))
+            if first in ("self", "cls") and first in spec.record.without:
+                instance = value
+            if spec.key is not None:
+                key = business_key(spec.name, spec.key(*bound.args, **bound.kwargs))
         position = CallPosition(attempt, is_parallel=self.is_parallel, instance=instance)
-        call = Call(task, spec, self.function, self.bind, arguments, position)
-        call.module = _module_of(self.function)
-        if spec.key is not None:
-            call.business_key = business_key(spec.name, spec.key(*bound.args, **bound.kwargs))
+        call = Call(task, spec, self.function, self.bind, arguments, position, key)
+        call.call_id, call.module, call.usage_of = self.call_id, module, self.usage_of
         return call
 
     def bind(self, arguments: Mapping[str, Any]) -> Bound:
         """Recorded arguments, as the function takes them."""
+        if self.signature is None:
+            return (), arguments
         bound = inspect.BoundArguments(self.signature, cast(Any, dict(arguments)))
         return bound.args, bound.kwargs
 
@@ -242,36 +256,22 @@ _WARNED: set[str] = set()
 _BACKGROUND: set[asyncio.Task[Any]] = set()
 
 
-class Callee(Protocol):
-    """What `perform` calls: an effect, or one model call or tool call of an agent."""
-
-    @property
-    def spec(self) -> EffectSpec: ...
-
-    @property
-    def function(self) -> Callable[..., Any]: ...
-
-    def make_call(
-        self, task: TaskContext, attempt: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Call: ...
-
-
-def perform(callee: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def perform(effect: Effect, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call a plain function; as an effect, in a run."""
-    spec, place = callee.spec, _place(callee.spec)
+    spec, place = effect.spec, _place(effect.spec)
     if place is None:
-        return _unwrap(plain_call(spec.name, callee.function, (args, kwargs)).run())
-    call = callee.make_call(*place, args, kwargs)
+        return plain_call(spec.name, effect.function, (args, kwargs)).call()
+    call = effect.make_call(*place, args, kwargs)
     with _blocking(call.task, spec.name):
         return call.task.journal.run(settle(call))
 
 
-async def aperform(callee: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+async def aperform(effect: Effect, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call a coroutine function; as an effect, in a run."""
-    spec, place = callee.spec, _place(callee.spec)
+    spec, place = effect.spec, _place(effect.spec)
     if place is None:
-        return _unwrap(await plain_call(spec.name, callee.function, (args, kwargs)).arun())
-    call = callee.make_call(*place, args, kwargs)
+        return await plain_call(spec.name, effect.function, (args, kwargs)).acall()
+    call = effect.make_call(*place, args, kwargs)
     return await _shielded(call.task.journal.arun(settle(call)))
 
 
@@ -281,12 +281,6 @@ def _place(spec: EffectSpec) -> tuple[TaskContext, int] | None:
     if place is None or place[0].segment is None:
         check_unseen(spec.name, reads=spec.reads)
     return place
-
-
-def _unwrap(outcome: CallReturned | CallRaised) -> Any:
-    if isinstance(outcome, CallRaised):
-        raise outcome.error
-    return outcome.value
 
 
 def _blocking(task: TaskContext, name: str) -> contextlib.AbstractContextManager[Any]:

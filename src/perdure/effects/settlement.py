@@ -95,19 +95,7 @@ class FunctionCall:
         try:
             if not inspect.iscoroutinefunction(self.function):
                 return await asyncio.to_thread(self.run)
-            args, kwargs = self.bound
-            with context.entered(self.context):
-                self._at("before")
-                limit = asyncio.timeout(self.timeout)
-                try:
-                    async with limit:
-                        value = await self.function(*args, **kwargs)
-                except TimeoutError as error:
-                    if not limit.expired():
-                        raise
-                    raise EffectTimeout(self.context.key, self.timeout or 0) from error
-                self._at("after")
-                return CallReturned(value, self.context.used_key)
+            return CallReturned(await self.acall(), self.context.used_key)
         except BaseException as error:
             return CallRaised(error)
 
@@ -117,6 +105,22 @@ class FunctionCall:
         with context.entered(self.context):
             self._at("before")
             value = self.function(*args, **kwargs)
+            self._at("after")
+            return value
+
+    async def acall(self) -> Any:
+        """The same of a coroutine function."""
+        args, kwargs = self.bound
+        with context.entered(self.context):
+            self._at("before")
+            limit = asyncio.timeout(self.timeout)
+            try:
+                async with limit:
+                    value = await self.function(*args, **kwargs)
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise EffectTimeout(self.context.key, self.timeout or 0) from error
             self._at("after")
             return value
 
@@ -342,7 +346,7 @@ def _attempts(call: Call, arguments: Mapping[str, Any], how: How | None = None) 
                 return outcome.value
         else:
             yield from _check_lease(call)
-            call.count_interrupts()
+            call.interrupts_before = call.position.interrupts_so_far()
             outcome = yield _function_call(call, arguments)
             if isinstance(outcome, CallReturned):
                 wait = not outcome.used_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, cast
@@ -16,8 +16,8 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from perdure.effects.call import Bound, Call, ModelUsage
-from perdure.effects.decorator import aperform, perform
+from perdure.effects.call import ModelUsage
+from perdure.effects.decorator import Effect
 from perdure.effects.spec import (
     ONCE,
     EffectSpec,
@@ -26,7 +26,7 @@ from perdure.effects.spec import (
     record_of,
     seconds_of,
 )
-from perdure.effects.task import CallPosition, TaskContext, digest
+from perdure.effects.task import current_task, digest
 from perdure.errors import BadArgument
 from perdure.langgraph_port import neighbours
 from perdure.types import Record, Retry
@@ -134,56 +134,17 @@ ToolResult = ToolMessage | Command[Any]
 MODEL = EffectSpec("model", retry=ONCE, reads=True, keeps_errors=False)
 
 
-@dataclass
-class _Call:
-    """A call that ends in a handler of LangChain, for either colour.
-
-    Attributes:
-        task: Where it is recorded, in a run.
-        function: Called with the arguments by name.
-    """
-
-    spec: EffectSpec
-    arguments: Mapping[str, Any]
-    is_parallel: bool
-    business_key: str | None = None
-    call_id: str | None = None
-    usage_of: Callable[[Any], ModelUsage] | None = None
-    task: TaskContext | None = None
-
-    function: Callable[..., Any] = field(init=False)
-
-    def perform(self, function: Callable[..., Any]) -> Any:
-        self.function = function
-        return perform(self, (), self.arguments)
-
-    async def aperform(self, function: Callable[..., Any]) -> Any:
-        self.function = function
-        return await aperform(self, (), self.arguments)
-
-    def make_call(
-        self, task: TaskContext, attempt: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Call:
-        self.task = task
-        position = CallPosition(attempt, is_parallel=self.is_parallel)
-        call = Call(task, self.spec, self.function, _by_name, kwargs, position)
-        call.business_key, call.call_id = self.business_key, self.call_id
-        call.usage_of = self.usage_of
-        return call
-
-
-def _by_name(arguments: Mapping[str, Any]) -> Bound:
-    return (), arguments
-
-
-class ModelCall(_Call):
+class ModelCall:
     """A model call. Its outcome is the response, and the commands of middleware below us."""
 
     def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
-        arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
-        usage_of = partial(_usage_of, model=arguments["model"])
-        super().__init__(MODEL, arguments, is_parallel=False, usage_of=usage_of)
+        self.arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
         self._commands = neighbours.middleware_commands(handler)
+
+    def effect(self, function: Callable[..., Any]) -> Effect:
+        """The effect that this call is."""
+        usage_of = partial(_usage_of, model=self.arguments["model"])
+        return Effect(MODEL, function, is_parallel=False, usage_of=usage_of)
 
     def pack(self, response: ModelResponse[Any] | AIMessage) -> dict[str, Any]:
         """What to store. If that fails the call is still to be made: it changed nothing."""
@@ -194,8 +155,8 @@ class ModelCall(_Call):
             packed["structured"] = response.structured_response
         if self._commands:
             packed["commands"] = list(self._commands)
-        if self.task is not None and len(packed) > 1:
-            self.task.serializer.encode(packed, "the response of the model")
+        if len(packed) > 1 and (place := current_task()) is not None:
+            place[0].serializer.encode(packed, "the response of the model")
         return packed
 
     def unpack(self, packed: Any) -> ModelResponse[Any]:
@@ -209,16 +170,22 @@ class ModelCall(_Call):
         )
 
 
-class ToolCall(_Call):
+class ToolCall:
     """A tool call. Its outcome is a message or a command."""
 
     def __init__(self, request: ToolCallRequest, policy: Policy) -> None:
-        self._request, call = request, request.tool_call
-        super().__init__(policy.spec(call["name"]), call["args"], is_parallel=True)
-        if policy.key is None:
-            self.call_id = call["id"]
-        else:
+        self._request, self._policy, call = request, policy, request.tool_call
+        self.arguments, self.business_key = call["args"], None
+        if policy.key is not None:
             self.business_key = business_key(call["name"], policy.key(**call["args"]))
+
+    def effect(self, function: Callable[..., Any]) -> Effect:
+        """The effect that this call is."""
+        call = self._request.tool_call
+        effect = Effect(self._policy.spec(call["name"]), function, is_parallel=True)
+        if self.business_key is None:
+            return replace(effect, call_id=call["id"])
+        return replace(effect, business_key=self.business_key)
 
     def request(self, arguments: Mapping[str, Any]) -> ToolCallRequest:
         """The request, with the recorded arguments."""

@@ -11,7 +11,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from perdure.effects import simulation
-from perdure.effects.decorator import is_effect_tool
+from perdure.effects.decorator import aperform, is_effect_tool, perform
 from perdure.langchain.calls import (
     ModelCall,
     Policy,
@@ -68,7 +68,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
             handler: Makes the call.
         """
         call = ModelCall(request, handler)
-        return call.unpack(call.perform(lambda **_: call.pack(handler(request))))
+        effect = call.effect(lambda **_: call.pack(handler(request)))
+        return call.unpack(perform(effect, (), call.arguments))
 
     async def awrap_model_call(
         self,
@@ -81,7 +82,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         async def function(**_: Any) -> dict[str, Any]:
             return call.pack(await handler(request))
 
-        return call.unpack(await call.aperform(function))
+        return call.unpack(await aperform(call.effect(function), (), call.arguments))
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
@@ -97,7 +98,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
             with simulation.harmless_tool(request.tool_call["name"]):
                 return handler(request)
         call = ToolCall(request, policy)
-        return call.unpack(call.perform(lambda **arguments: handler(call.request(arguments))))
+        effect = call.effect(lambda **arguments: handler(call.request(arguments)))
+        return call.unpack(perform(effect, (), call.arguments))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -112,7 +114,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         async def function(**arguments: Any) -> ToolResult:
             return await handler(call.request(arguments))
 
-        return call.unpack(await call.aperform(function))
+        return call.unpack(await aperform(call.effect(function), (), call.arguments))
 
     def policy(self, request: ToolCallRequest) -> Policy | None:
         """Return the policy of a tool call, or `None` if it is not recorded here.
