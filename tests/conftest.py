@@ -62,7 +62,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def _own_effects() -> Iterator[None]:
     """Effects that a test defines are its own: another test may use their names."""
     yield
-    effects = decorator._EFFECTS
+    effects = decorator.EFFECTS
     for name in [name for name, one in effects.items() if "<locals>" in one.function.__qualname__]:
         del effects[name]
 

@@ -7,10 +7,9 @@ LangGraph's interrupts, resumed by `Command(resume=...)`, and nothing is recorde
 from __future__ import annotations
 
 import contextlib
-import logging
 import random as _random
 import uuid as _uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -22,7 +21,6 @@ from perdure.effects.context import current
 from perdure.effects.task import configurable
 from perdure.errors import (
     BadArgument,
-    Error,
     Expired,
     JoinFailed,
     NotDurable,
@@ -32,8 +30,6 @@ from perdure.errors import (
 )
 from perdure.journal.names import check_text
 from perdure.langgraph_port import configs, task_interrupts
-from perdure.serde.allowlist import classes_in
-from perdure.serde.class_types import adapter_for, is_storable_kind
 from perdure.times import deadline, moment
 from perdure.types import Kind, Prompt, Run, State
 
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log = logging.getLogger("perdure")
 
 _NOTHING: Any = object()
 
@@ -142,7 +137,6 @@ def ask(
     if response_schema is not None and not isinstance(response_schema, dict):
         from pydantic import TypeAdapter
 
-        _note_refusal(response_schema)
         adapter = TypeAdapter[Any](response_schema)
         response_schema = adapter.json_schema()
     elif response_schema is not None:
@@ -253,7 +247,7 @@ def join(
         BadArgument: A run cannot be joined from here.
         NotInRun: The call is not in a node that a runtime drives.
     """
-    ids = [_joined_id(one) for one in _flat(runs)]
+    ids = _joined_ids(runs)
     segment = _segment()
     if segment is None:
         raise NotInRun("join() can only be called in a node of a graph that a Runtime drives.")
@@ -277,20 +271,19 @@ def join(
     return outputs[0] if is_one else outputs
 
 
-def _flat(runs: Iterable[Run | str | Iterable[Run | str]]) -> Iterator[Run | str]:
+def _joined_ids(runs: Iterable[object]) -> list[str]:
+    ids = []
     for one in runs:
-        if isinstance(one, Iterable) and not isinstance(one, str):
-            yield from one
+        if isinstance(one, str):
+            ids.append(one)
+        elif isinstance(one, Run):
+            ids.append(one.id)
+        elif isinstance(one, Iterable):
+            ids += _joined_ids(one)
         else:
-            yield one
-
-
-def _joined_id(run: Run | str) -> str:
-    if isinstance(run, (str, Run)):
-        return run if isinstance(run, str) else run.id
-    raise BadArgument(
-        f"join() takes runs or their ids, not {type(run).__name__}.{forgot_await(run)}"
-    )
+            kind = type(one).__name__
+            raise BadArgument(f"join() takes runs or their ids, not {kind}.{forgot_await(one)}")
+    return ids
 
 
 def _check_joinable(segment: Segment, ids: Iterable[str]) -> None:
@@ -412,30 +405,6 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
         return segment.reads.read(f"effect {inside.key}", None, inside.reads, make)
     task = configs.task_info(config)
     return segment.reads.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
-
-
-_NOTED: set[type] = set()
-
-
-def _note_refusal(schema: Any) -> None:
-    """Say, before a person answers, that the answer could not be stored if a node returned it. The
-    node may well use the answer and return something else."""
-    if (segment := _segment()) is None:
-        return
-    for cls in classes_in(schema):
-        if cls in _NOTED or not is_storable_kind(cls):
-            continue
-        _NOTED.add(cls)
-        try:
-            adapter_for(cls)
-            segment.serializer.allowlist.check(cls.__module__, cls.__qualname__, "an answer")
-        except Error as error:
-            log.info(
-                "ask(response_schema=%s): nodes may use the answer's fields. To return the object "
-                "itself, allow its type: %s",
-                cls.__name__,
-                error,
-            )
 
 
 def _interrupt(value: Any, question: Question, response_schema: Any = None) -> Any:

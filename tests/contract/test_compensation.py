@@ -276,12 +276,12 @@ async def test_an_effect_that_is_no_longer_known_holds_the_run(url: str) -> None
     async with opened(url) as rt:
         run = await started(rt, agency.trip())
         await rt.cancel(run.id)
-        known = decorator._EFFECTS.pop("reserve")
+        known = decorator.EFFECTS.pop("reserve")
         await rt.tick()
         run = await rt.get(run.id)
         assert run.state is State.HELD
         assert "import the module" in str(run.reason)
-        decorator._EFFECTS["reserve"] = known
+        decorator.EFFECTS["reserve"] = known
         await rt.retry(run.id)
         await rt.tick()
         assert agency.log == [*DONE, *UNDONE]

@@ -14,7 +14,7 @@ import pytest
 
 import perdure
 from perdure.effects import call
-from perdure.effects.decorator import ATTRIBUTE, effect_named
+from perdure.effects.decorator import ATTRIBUTE, EFFECTS
 from perdure.errors import BadArgument
 from perdure.testing import Clock
 from perdure.types import Retry, State
@@ -204,7 +204,7 @@ def undone_once(to):
     try:
         one = _module("undo_one", source)
         _module("undo_three", source.replace("compensate=undo", "retry=None"))
-        assert effect_named("undone_once") is getattr(one.undone_once, ATTRIBUTE)
+        assert EFFECTS["undone_once"] is getattr(one.undone_once, ATTRIBUTE)
         with pytest.raises(BadArgument, match=r"undo_one\.undone_once"):
             _module("undo_two", source)
     finally:

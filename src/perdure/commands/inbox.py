@@ -21,7 +21,7 @@ from perdure.commands.run_search import MOST_READ, Position, Visible, as_text
 from perdure.commands.runs import LAST_ID, RunRow
 from perdure.commands.waits import WaitRow
 from perdure.journal import Op, Plan
-from perdure.times import FIRST_MS, milliseconds
+from perdure.times import FIRST_MS, LAST_MS, milliseconds
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitState
 
 
@@ -74,6 +74,10 @@ class Found(NamedTuple):
     run_id: str
     row: Any
 
+    @property
+    def is_run(self) -> bool:
+        return self.kind in (InboxKind.HELD, InboxKind.REFLECTION)
+
 
 def next_rows(
     query: InboxQuery, place: Position, count: int
@@ -84,10 +88,9 @@ def next_rows(
     ends: list[Position] = []
     for op, make in _lists(query, place, count):
         rows: list[Any] = yield op
-        made = [make(row) for row in rows]
-        found += made
+        found += map(make, rows)
         if len(rows) == count:
-            ends.append(made[-1].position)
+            ends.append(found[-1].position)
     last = min(ends, default=None)
     found = sorted(found, key=lambda one: one.position)
     found = [one for one in found if last is None or one.position <= last]
@@ -99,17 +102,14 @@ def next_rows(
     return found, last
 
 
-def without_a_name(found: list[Found], end: Position) -> tuple[list[Found], Position]:
-    """A position that does not name the last row, which may be hidden from the caller: its whole
-    millisecond is left to the next page."""
-    return [one for one in found if one.position[0] < end[0]], (end[0] - 1, LAST_ID)
-
-
 def _lists(query: InboxQuery, place: Position, count: int) -> Iterator[tuple[Op[Any], Any]]:
     """The reads for a query, each with the function that converts its rows."""
     wanted = query.wanted
     if query.soon is not None:
-        yield waits.expiring(place, count), _of_expiring
+        yield (
+            waits.expiring(place, count),
+            lambda row: of_wait(row)._replace(position=(row.expires_at or 0, row.id)),
+        )
     elif InboxKind.QUESTION in wanted:
         page = waits.page(
             kind=Kind.HUMAN,
@@ -132,10 +132,6 @@ def of_wait(row: WaitRow) -> Found:
     return Found(InboxKind.QUESTION, position, row.thread_id, row.run_id, row)
 
 
-def _of_expiring(row: WaitRow) -> Found:
-    return of_wait(row)._replace(position=(row.expires_at or 0, row.id))
-
-
 def of_effect(row: EffectRow) -> Found:
     position = (row.created_at, row.key)
     return Found(InboxKind.EFFECT, position, row.thread_id, row.run_id, row)
@@ -144,22 +140,6 @@ def of_effect(row: EffectRow) -> Found:
 def of_run_row(row: RunRow) -> Found:
     kind = InboxKind.REFLECTION if row.graph.startswith(PREFIX) else InboxKind.HELD
     return Found(kind, (row.created_at, row.id), row.thread_id, row.id, row)
-
-
-def is_run(one: Found) -> bool:
-    return one.kind in (InboxKind.HELD, InboxKind.REFLECTION)
-
-
-def is_wanted(query: InboxQuery, one: Found) -> bool:
-    """Whether one row meets the conditions of the reads."""
-    late = query.until is not None and one.position[0] > milliseconds(query.until)
-    is_question = one.kind is InboxKind.QUESTION
-    whose = not is_question or query.assignee in (None, one.row.assignee or "")
-    return one.kind in query.wanted and whose and not late
-
-
-def is_open_question(row: WaitRow) -> bool:
-    return row.state == WaitState.OPEN and row.kind == Kind.HUMAN
 
 
 CHUNK = 100
@@ -222,7 +202,10 @@ def page(
             return InboxPage(entries, found[limit - 1].position)
         if end is None or read >= MOST_READ:
             if end is not None and visible is not None:
-                found, end = without_a_name(found, end)
+                # The last row may be hidden from the caller, so the position must not name it: its
+                # whole millisecond is left to the next page.
+                found = [one for one in found if one.position[0] < end[0]]
+                end = (end[0] - 1, LAST_ID)
             entries = yield from _entries(on, found)
             return InboxPage(entries, end, is_cut=end is not None)
         place = end
@@ -235,14 +218,23 @@ def of_runs(
     rows: list[RunRow] = (yield runs.find_all(run_ids)) if run_ids else []
     found: list[Found] = []
     for row in rows:
-        asked: list[WaitRow] = yield waits.of_run(row.id)
-        found += [of_wait(one) for one in asked if is_open_question(one)]
+        rows_of_run: list[WaitRow] = yield waits.of_run(row.id)
+        open_waits = [one for one in rows_of_run if one.state == WaitState.OPEN]
+        found += [of_wait(one) for one in open_waits if one.kind == Kind.HUMAN]
         if row.state == State.HELD:
             called: list[EffectRow] = yield effects.of_run(row.id)
             unknown = [of_effect(one) for one in called if one.state == EffectState.UNKNOWN]
             found += unknown or [of_run_row(row)]
     if query is not None:
-        found = [one for one in found if is_wanted(query, one)]
+        until = LAST_MS if query.until is None else milliseconds(query.until)
+        found = [
+            one
+            for one in found
+            if one.position[0] <= until
+            and (
+                not isinstance(one.row, WaitRow) or query.assignee in (None, one.row.assignee or "")
+            )
+        ]
         found = yield from _matching(on, query, found, None)
     return (yield from _entries(on, found))
 
@@ -255,9 +247,9 @@ def _matching(
 ) -> Plan[list[Found]]:
     """The rows that match and that the caller may see."""
     kept = [one for one in rows if one.kind in query.wanted]
-    held = [one.run_id for one in kept if is_run(one)]
+    held = [one.run_id for one in kept if one.is_run]
     unknown: Mapping[str, Any] = (yield effects.unknown_of_runs(held)) if held else {}
-    kept = [one for one in kept if not (is_run(one) and one.run_id in unknown)]
+    kept = [one for one in kept if not (one.is_run and one.run_id in unknown)]
     if query.graph or query.labels:
         known = yield from _rows_of(on, kept)
         kept = [one for one in kept if _fits(on, query, known.get(one.run_id))]
@@ -269,7 +261,7 @@ def _matching(
 
 def _rows_of(on: Connection, found: Sequence[Found]) -> Plan[dict[str, RunRow]]:
     """The rows of the runs that these belong to."""
-    known = {one.run_id: one.row for one in found if is_run(one)}
+    known = {one.run_id: one.row for one in found if one.is_run}
     ids = {one.run_id for one in found} - known.keys()
     rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
     return known | {row.id: row for row in rows}

@@ -98,32 +98,28 @@ class LinkedQuestion(NamedTuple):
     """Whether the question was answered since the link was made, and the answer withdrawn."""
 
 
-class LinkSigner:
-    """Signs and reads links with one journal's server secret."""
+def _signer(on: Connection) -> Plan[Any]:
+    """Signs and reads links with the journal's server secret."""
+    try:
+        from itsdangerous import URLSafeSerializer
+    except ImportError as error:
+        raise Error(needs_extra("A signed link", "server")) from error
+    secret = yield from server_secret(on.serializer)
+    how = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
+    return URLSafeSerializer(secret, salt="perdure.link", signer_kwargs=how)
 
-    def __init__(self, secret: bytes) -> None:
-        try:
-            from itsdangerous import URLSafeSerializer
-        except ImportError as error:
-            raise Error(needs_extra("A signed link", "server")) from error
-        how = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
-        self._serializer = URLSafeSerializer(secret, salt="perdure.link", signer_kwargs=how)
 
-    def sign(self, link: QuestionLink) -> str:
-        until = int(link.expires_at.timestamp())
-        return str(self._serializer.dumps([link.wait_id, link.to, until, link.last_answered]))
+def _read(signer: Any, token: str) -> QuestionLink:
+    """The contents of a link, expired or not. Raises `InvalidLink`."""
+    from itsdangerous import BadData
 
-    def read(self, token: str) -> QuestionLink:
-        """The contents of a link, expired or not. Raises `InvalidLink`."""
-        from itsdangerous import BadData
-
-        try:
-            if len(token) > LONGEST:
-                raise InvalidLink
-            wait_id, to, until, last = self._serializer.loads(token)
-            return QuestionLink(str(wait_id), str(to), moment(int(until) * 1000), int(last))
-        except (BadData, ValueError, TypeError):
-            raise InvalidLink from None
+    try:
+        if len(token) > LONGEST:
+            raise InvalidLink
+        wait_id, to, until, last = signer.loads(token)
+        return QuestionLink(str(wait_id), str(to), moment(int(until) * 1000), int(last))
+    except (BadData, ValueError, TypeError):
+        raise InvalidLink from None
 
 
 def make_link(
@@ -140,7 +136,8 @@ def make_link(
     ends = min(now + round(expires.total_seconds() * 1000), LAST_MS)
     ends = ends if row.expires_at is None else min(ends, row.expires_at)
     link = QuestionLink(row.id, to, moment(ends), row.answered_at or 0)
-    return link, (yield from _signer(on)).sign(link)
+    fields = [link.wait_id, link.to, int(link.expires_at.timestamp()), link.last_answered]
+    return link, str((yield from _signer(on)).dumps(fields))
 
 
 def look_at(on: Connection, token: str) -> Plan[LinkedQuestion]:
@@ -164,18 +161,13 @@ def answer_by_link(
 
 
 def _find(on: Connection, token: str) -> Plan[tuple[QuestionLink, WaitRow]]:
-    signer = yield from _signer(on)
-    link = signer.read(token)
+    link = _read((yield from _signer(on)), token)
     if on.clock.now() >= link.expires_at.timestamp() * 1000:
         raise LinkExpired(link.wait_id, utc_time(link.expires_at))
     row: WaitRow | None = yield waits.find(link.wait_id)
     if row is None:
         raise NotFound("wait", link.wait_id)
     return link, row
-
-
-def _signer(on: Connection) -> Plan[LinkSigner]:
-    return LinkSigner((yield from server_secret(on.serializer)))
 
 
 @verb()

@@ -17,7 +17,7 @@ from perdure.commands.events import change, was_made
 from perdure.commands.runs import RunRow, UnfinishedRun, load_error, load_setup, state_of
 from perdure.commands.starting import make_setup
 from perdure.errors import UNREADABLE, NotFound, WrongState
-from perdure.journal import Op, Plan, Statement, read_op, write_op
+from perdure.journal import Op, Plan, read_op, write_op
 from perdure.journal import Poll as Poll
 from perdure.text import describe_error
 from perdure.times import FIRST_MS, maybe_moment, moment, position_after
@@ -27,24 +27,19 @@ from perdure.verbs import GRACE
 
 def take_turn(scope: str, run_id: str) -> Plan[bool]:
     """Take the turn in a scope. False if a run that is driven now has it."""
-    params = {"name": _entry(scope), "run_id": run_id}
-    yield write_op(params, "take_turn")
-    return bool((yield _is_turn_of(scope, run_id)))
+    yield write_op({"name": f"turn {scope}", "run_id": run_id}, "take_turn")
+    return run_id in (yield _turn_of(scope))
 
 
 def has_turn(scope: str, run_id: str) -> Plan[bool]:
     """Whether this run still has the turn, after everybody who is taking it right now."""
-    lock = Statement("lock_turn", {"name": _entry(scope)})
-    yield Op("lock_turn", [lock], lambda rows: None, write=True)
-    return bool((yield _is_turn_of(scope, run_id)))
+    yield write_op({"name": f"turn {scope}"}, "lock_turn")
+    return run_id in (yield _turn_of(scope))
 
 
-def _is_turn_of(scope: str, run_id: str) -> Op[bool]:
-    return read_op("entry", {"name": _entry(scope)}, lambda rows: run_id in [r[0] for r in rows[0]])
-
-
-def _entry(scope: str) -> str:
-    return f"turn {scope}"
+def _turn_of(scope: str) -> Op[list[str]]:
+    """The run that has the turn, if one has it."""
+    return read_op("entry", {"name": f"turn {scope}"}, lambda rows: [row[0] for row in rows[0]])
 
 
 PREFIX = "reflection:"

@@ -479,9 +479,9 @@ class RunReporter:
 
         effects: list[EffectRecord] = []
         unfinished = (EffectState.OPEN, EffectState.UNKNOWN, EffectState.FAILED)
-        of_run: Any = {"run_id": run.id, "thread_id": None, "after": None, "count": sys.maxsize}
         for state in (None,) if events is None else unfinished:
-            effects += await read(settling.read_effects(on, state=state, **of_run))
+            of_run = settling.list_effects.plan(on, run.id, state=state, limit=sys.maxsize)
+            effects += await read(of_run)
         tree, is_cut, own_scores = Children(), False, list[Score]()
         if events is None:
             limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)

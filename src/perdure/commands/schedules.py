@@ -44,12 +44,12 @@ class ScheduleRow(NamedTuple):
     """
 
     name: str
-    graph: str
-    cron: str
-    timezone: str
-    catch_up: int | None
-    next_at: int
-    body: bytes
+    graph: str = ""
+    cron: str = ""
+    timezone: str = "UTC"
+    catch_up: int | None = None
+    next_at: int = 0
+    body: bytes = b""
     enabled: int = 1
     end_at: int | None = None
     created_at: int = 0
@@ -227,28 +227,21 @@ def store(
     on: Connection,
     graph: tuple[str, str],
     setup: dict[str, Any],
-    *,
-    name: str,
-    cron: str,
-    timezone: str,
-    catch_up: bool | timedelta = False,
+    row: ScheduleRow,
     enabled: bool | None = None,
-    end_at: int | None = None,
-    thread_id: str | None = None,
 ) -> Plan[ScheduleRow]:
-    """Store a schedule of a graph, given as (name, version). One that is not `enabled` starts
-    nothing; None leaves that as it is, so that an application that stores its schedules when it
-    starts enables none that a person disabled. After `end_at`, in milliseconds, none starts
-    anything. With a `thread_id` it is deleted when that thread is erased."""
-    setup, now = {**setup, "version": graph[1]}, on.clock.now()
-    next_at = next_slot(cron, timezone, now)
-    at = (end_at, now, now, thread_id)
-    row = ScheduleRow(name, graph[0], cron, timezone, _lateness(catch_up), next_at, b"", 1, *at)
-    redacted = redacted_setup(on.serializer, setup)
-    body = on.serializer.dumps(redacted, row.place, "schedule", own=True)
-    is_enabled = None if enabled is None else int(enabled)
-    yield write_op(row._asdict() | {"body": body, "enabled": is_enabled}, "put_schedule")
-    stored: ScheduleRow | None = yield find(name)
+    """Store a schedule of a graph, given as (name, version); its slots and its body are set here.
+    One that is not `enabled` starts nothing; None leaves that as it is, so that an application that
+    stores its schedules when it starts enables none that a person disabled."""
+    now = on.clock.now()
+    next_at = next_slot(row.cron, row.timezone, now)
+    row = row._replace(graph=graph[0], next_at=next_at, created_at=now, updated_at=now)
+    redacted = redacted_setup(on.serializer, {**setup, "version": graph[1]})
+    row = row._replace(body=on.serializer.dumps(redacted, row.place, "schedule", own=True))
+    yield write_op(
+        row._asdict() | {"enabled": None if enabled is None else int(enabled)}, "put_schedule"
+    )
+    stored: ScheduleRow | None = yield find(row.name)
     return stored or row
 
 
@@ -321,8 +314,8 @@ def _schedule(
     setup: dict[str, Any],
     catch_up: bool | timedelta,
 ) -> Plan[dict[str, Any]]:
-    times: Any = {"cron": cron, "timezone": timezone, "catch_up": catch_up}
-    row = yield from store(on, graph, setup, name=name, **times)
+    schedule = ScheduleRow(name, cron=cron, timezone=timezone, catch_up=_lateness(catch_up))
+    row = yield from store(on, graph, setup, schedule)
     return vars(row.to_schedule(on.serializer, on.clock.now()))
 
 

@@ -20,31 +20,6 @@ STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectSt
 """The state an effect gets, by how a person settles it."""
 
 
-def read_effects(
-    on: Connection,
-    *,
-    run_id: str | None,
-    thread_id: str | None,
-    state: str | None,
-    after: EffectRecord | None,
-    count: int,
-) -> Plan[list[EffectRecord]]:
-    """Effects, oldest first."""
-    position = None if after is None else (position_after(after.created_at), after.key)
-    if run_id is not None:
-        found: list[EffectRow] = yield effects.of_run(run_id)
-        rows = [
-            row
-            for row in found
-            if state in (None, row.state)
-            and thread_id in (None, row.thread_id)
-            and (position is None or (row.created_at, row.key) > position)
-        ][:count]
-    else:
-        rows = yield effects.page(thread_id=thread_id, state=state, after=position, count=count)
-    return [effects.to_record(on.serializer, row) for row in rows]
-
-
 def _check_decision(how: str, result: Any, by: str | None, reason: str | None) -> None:
     if how not in STATES:
         raise BadArgument(f"An effect is settled as 'done', 'retry' or 'fail', not as {how!r}.")
@@ -96,16 +71,23 @@ def list_effects(
     Raises:
         BadArgument: The state is unknown.
     """
-    return (
-        yield from read_effects(
-            on,
-            run_id=maybe_id("run", run_id),
-            thread_id=maybe_id("thread", thread_id),
-            state=None if state is None else check_member(EffectState, "an effect's state", state),
-            after=after,
-            count=check_limit(limit),
-        )
-    )
+    run_id, thread_id = maybe_id("run", run_id), maybe_id("thread", thread_id)
+    if state is not None:
+        state = check_member(EffectState, "an effect's state", state)
+    count = check_limit(limit)
+    position = None if after is None else (position_after(after.created_at), after.key)
+    if run_id is None:
+        page = effects.page(thread_id=thread_id, state=state, after=position, count=count)
+        rows: list[EffectRow] = yield page
+    else:
+        rows = [
+            row
+            for row in (yield effects.of_run(run_id))
+            if state in (None, row.state)
+            and thread_id in (None, row.thread_id)
+            and (position is None or (row.created_at, row.key) > position)
+        ][:count]
+    return [effects.to_record(on.serializer, row) for row in rows]
 
 
 @verb(effect=True)

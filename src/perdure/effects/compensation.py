@@ -17,7 +17,7 @@ from perdure.commands.claims import SegmentEnd
 from perdure.commands.effects import EffectRow, Owner, UndoState
 from perdure.commands.runs import RunRow
 from perdure.effects.call import Bound, Call
-from perdure.effects.decorator import Effect, effect_named
+from perdure.effects.decorator import EFFECTS, Effect
 from perdure.effects.settlement import settle
 from perdure.effects.spec import EffectSpec
 from perdure.effects.task import CallPosition, TaskContext
@@ -51,7 +51,7 @@ def undo_effects(saver: Saver, clock: Clock, run: RunRow) -> Plan[SegmentEnd]:
 
 
 def _undo(saver: Saver, clock: Clock, run: RunRow, row: EffectRow) -> Plan[None]:
-    effect = effect_named(row.name)
+    effect = EFFECTS.get(row.name)
     if effect is None or effect.spec.compensate is None:
         raise LookupError(
             f"this worker has no effect {row.name!r} with compensate=: import the module that "

@@ -210,12 +210,8 @@ def _module_of(function: Callable[..., Any]) -> str:
     return spec.name if spec is not None else Path(getattr(main, "__file__", "") or "").stem
 
 
-_EFFECTS: dict[str, Effect] = {}
-
-
-def effect_named(name: str) -> Effect | None:
-    """An effect of this process."""
-    return _EFFECTS.get(name)
+EFFECTS: dict[str, Effect] = {}
+"""The effects of this process, by name."""
 
 
 def is_effect_tool(tool: Any) -> bool:
@@ -229,20 +225,16 @@ def is_effect_tool(tool: Any) -> bool:
 
 def _register(effect: Effect) -> None:
     """Make an effect available by its name, for compensations."""
-    known = _EFFECTS.get(effect.spec.name)
-    if known is not None and not _are_same(known, effect) and _needs_unique_name(known):
-        if not _needs_unique_name(effect):
+    known = EFFECTS.get(effect.spec.name)
+    if known is not None and not _are_same(known, effect) and known.spec.needs_unique_name:
+        if not effect.spec.needs_unique_name:
             return
         there = f"{known.function.__module__}.{known.function.__qualname__}"
         raise BadArgument(
             f"There is already an effect {effect.spec.name!r} with key= or compensate= ({there}). "
             "Each would return the other's outcomes: give one of them another name=."
         )
-    _EFFECTS[effect.spec.name] = effect
-
-
-def _needs_unique_name(effect: Effect) -> bool:
-    return effect.spec.key is not None or effect.spec.compensate is not None
+    EFFECTS[effect.spec.name] = effect
 
 
 def _are_same(one: Effect, other: Effect) -> bool:

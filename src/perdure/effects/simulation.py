@@ -110,10 +110,9 @@ def _function(policy: EvaluationPolicy, name: str) -> Callable[..., Any]:
 def give(name: str, *arguments: Any) -> tuple[Any] | None:
     """The result of a call that is not recorded by itself, in a run of an evaluation. None: it is
     in no such run. Raises `EffectRefused`."""
-    segment = _evaluated_segment()
-    policy = None if segment is None else segment.evaluation
-    if segment is None or policy is None:
+    if (evaluation := _evaluation()) is None:
         return None
+    segment, policy = evaluation
     mode, *value = policy.rule(name, reads=False)
     if mode == VALUE:
         return (value[0],)
@@ -150,30 +149,30 @@ def refuse_in_evaluation(name: str) -> None:
     their effects would not be simulated."""
     if JUDGING.get():
         raise NotInRun(f"{name!r} was not called: an evaluator must not change a run.")
-    if EVALUATED and (segment := _evaluated_segment()) is not None:
-        refuse(segment, name, "it reaches another run, and its own is part of an evaluation")
+    if (evaluation := _evaluation()) is not None:
+        refuse(evaluation[0], name, "it reaches another run, and its own is part of an evaluation")
 
 
 def is_named(name: str) -> bool:
     """Whether the run that this is called in has a rule for an effect of this name."""
-    segment = _evaluated_segment()
-    policy = None if segment is None else segment.evaluation
-    return policy is not None and name in policy.effects
+    evaluation = _evaluation()
+    return evaluation is not None and name in evaluation[1].effects
 
 
 def is_evaluated() -> bool:
     """Whether this is called in a run of an evaluation."""
-    return _evaluated_segment() is not None
+    return _evaluation() is not None
 
 
-def _evaluated_segment() -> Segment | None:
-    """The segment of an evaluation that this is called in."""
+def _evaluation() -> tuple[Segment, EvaluationPolicy] | None:
+    """The segment of an evaluation that this is called in, and its policy."""
     if not EVALUATED:
         return None
-    found = current_task()
-    segment = None if found is None else found[0].segment
-    segment = segment or driven()
-    return None if segment is None or segment.evaluation is None else segment
+    place = current_task()
+    segment = (None if place is None else place[0].segment) or driven()
+    if segment is None or segment.evaluation is None:
+        return None
+    return segment, segment.evaluation
 
 
 def _in_colour_of(

@@ -53,6 +53,11 @@ class EffectSpec:
         return self.reads or self.in_journal
 
     @property
+    def needs_unique_name(self) -> bool:
+        """Whether its name alone finds its outcomes, or its compensation."""
+        return self.key is not None or self.compensate is not None
+
+    @property
     def shares_withdrawn(self) -> bool:
         """Whether the next call, whatever its arguments, takes the place of one that raised."""
         return self.reads and not self.keeps_errors

@@ -157,19 +157,15 @@ async def _store(
         "user_id": user,
     }
     end = None if body.end_time is None else milliseconds(body.end_time)
-    row = await api.run(
-        schedules.store(
-            api.engine,
-            runtime.engine.resolve_graph(assistant.graph_id, None),
-            setup,
-            name=cron_id,
-            cron=body.schedule,
-            timezone=body.timezone or "UTC",
-            enabled=body.enabled,
-            end_at=end,
-            thread_id=thread_id,
-        )
+    graph = runtime.engine.resolve_graph(assistant.graph_id, None)
+    row = ScheduleRow(
+        cron_id,
+        cron=body.schedule,
+        timezone=body.timezone or "UTC",
+        end_at=end,
+        thread_id=thread_id,
     )
+    row = await api.run(schedules.store(api.engine, graph, setup, row, body.enabled))
     return wire_cron(api.serializer, row)
 
 

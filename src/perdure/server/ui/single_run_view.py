@@ -283,8 +283,8 @@ async def _history(view: RunView) -> Html:
 
 async def _effects(view: RunView) -> Html:
     runtime, first = view.ui.runtime, view.asked.page * PAGE
-    of_run: Any = {"run_id": view.run.id, "thread_id": None, "state": None, "after": None}
-    plan = settling.read_effects(runtime.engine, **of_run, count=first + PAGE + 1)
+    limit = first + PAGE + 1
+    plan = settling.list_effects.plan(runtime.engine, view.run.id, limit=limit)
     found = (await runtime.journal.arun(plan))[first:]
     numbers: dict[str, int] = {}
     for event in view.events:
