@@ -37,7 +37,7 @@ from perdure.commands import waits as of_waits
 from perdure.commands import workers as of_workers
 from perdure.commands.connection import Connection, check_public_url
 from perdure.commands.health import redact
-from perdure.commands.streams import StreamReader, check_modes
+from perdure.commands.streams import check_modes, read_stream
 from perdure.context_managed import ContextManaged
 from perdure.journal import Journal, Plan, version
 from perdure.journal import scrub as scrub_journal
@@ -345,8 +345,7 @@ class Client(Verbs, Caller, ContextManaged):
         """
         wanted = frozenset(check_modes(modes))
         row = await self.journal.arun(run_reads.find_row(self.engine, run_id))
-        reader = StreamReader(self.journal, self.engine.serializer, self.engine.clock, row)
-        async with aclosing(reader.read(after, wanted, until_waiting)) as chunks:
+        async with aclosing(read_stream(self.engine, row, after, wanted, until_waiting)) as chunks:
             async for chunk in chunks:
                 yield chunk
 

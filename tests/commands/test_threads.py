@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from perdure.commands import assistants, threads
+from perdure.commands import threads
 from perdure.commands.threads import NEWEST, ThreadContent, ThreadFilter, ThreadRow
 from perdure.errors import AlreadyExists, NotFound
-from perdure.journal import sqlite
+from perdure.journal import Op, Refused, no_result, sqlite
 from perdure.journal.sql import positional, render
 from perdure.testing import TemporaryRuntime
 from perdure.types import State
@@ -57,28 +57,26 @@ async def test_the_first_run_gives_a_thread_its_graph_and_assistant(url: str) ->
         rt.register(row(add), name="numbers")
         rt.register(row(double), name="other")
         id = str(uuid.uuid4())
-        mine = (await rt.journal.arun(assistants.find(rt.engine, "numbers"))).assistant_id
         await rt.journal.arun(threads.create(rt.engine, id, ThreadContent({"who": "ada"})))
-        assistant = await rt.journal.arun(assistants.find(rt.engine, "numbers"))
-        await rt.journal.arun(
-            threads.assign_thread(rt.engine, id, ThreadContent({"who": "ben"}), assistant)
-        )
-        other = await rt.journal.arun(assistants.find(rt.engine, "other"))
-        await rt.journal.arun(threads.assign_thread(rt.engine, id, ThreadContent(), other))
+        for graph in ("numbers", "other"):
+            content = ThreadContent({"who": "ben"})
+            now = rt.clock.now()
+            statements = threads.ensure(
+                rt.engine.serializer, id, content, now, graph=graph, assistant=f"of {graph}"
+            )
+            await rt.journal.ado(Op("start", statements, no_result, write=True))
         await rt.start("other", {"n": 1}, thread_id=id)
         await rt.tick()
         found = await rt.journal.arun(threads.get(rt.engine, id))
-        assert found.metadata == {"who": "ada", "graph_id": "numbers", "assistant_id": mine}
+        assert found.metadata == {"who": "ada", "graph_id": "numbers", "assistant_id": "of numbers"}
         assert (found.graph, found.status) == ("other", "idle")
 
 
 async def test_a_run_requires_its_thread_in_its_own_batch(url: str) -> None:
     async with opened(url) as rt:
-        from perdure.journal import Op, Refused  # as an operation that starts a run has it
-
         id, now = str(uuid.uuid4()), rt.clock.now()
         statements = threads.require(id, now, graph="g", assistant="a")
-        op: Op[None] = Op("start", statements, lambda rows: None, write=True)
+        op = Op("start", statements, no_result, write=True)
         with pytest.raises((Refused, NotFound)):
             await rt.journal.ado(op._replace(otherwise=lambda: threads.refuse_missing(id)))
         made = threads.ensure(

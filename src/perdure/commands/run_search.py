@@ -7,23 +7,15 @@ from there. The cost of a search does not depend on the size of the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
-
-from perdure.commands.connection import Connection
-from perdure.types import Control, Run, State, Wait
-
-if TYPE_CHECKING:
-    pass
-import json
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from perdure.commands import effects, runs, waits
+from perdure.commands.connection import Connection
 from perdure.commands.runs import (
     LAST_ID,
     Ahead,
@@ -39,18 +31,21 @@ from perdure.errors import UNREADABLE
 from perdure.journal import Op, Plan
 from perdure.text import json_default
 from perdure.times import FIRST_MS, LAST_MS, milliseconds
+from perdure.types import Control, Run, State, Wait
 
 MOST_READ = 1000
-"""Maximum number of runs that one search reads."""
+"""Maximum number of rows that one search reads."""
 
 LONGEST_ID = 512
 """Maximum length of the id of a thread."""
 
 CHUNK = 250
-"""Number of runs read at a time when filtering by label or text."""
+"""Number of rows read at a time when filtering by what SQL cannot see."""
+
+R = TypeVar("R")
 
 Position = tuple[int, str]
-"""The position of a run in a list: when it was accepted, and its id."""
+"""The position of a row in a list: its time, such as when a run was accepted, and its id."""
 
 Visible = Callable[[Collection[str]], Plan[Collection[str]]]
 """Which of these threads the caller may see."""
@@ -85,18 +80,21 @@ class RunQuery:
 
 
 @dataclass(frozen=True)
-class RunPage:
-    """Runs that were found, newest first."""
+class Page(Generic[R]):
+    """Rows that were found, newest first."""
 
-    rows: list[RunRow]
+    rows: list[R]
     older: Position | None = None
-    """Position of the next page of older runs. None if there are no more."""
+    """Position of the next page of older rows. None if there are no more."""
     newer: Position | None = None
-    """Position of the next page of newer runs, in a search for newer ones."""
+    """Position of the next page of newer rows, in a search for newer ones."""
     read: int = 0
-    """How many runs were read."""
+    """How many rows were read."""
     is_cut: bool = False
     """Whether the search stopped at its limit before the page was full."""
+
+
+RunPage = Page[RunRow]
 
 
 class Named(NamedTuple):
@@ -107,6 +105,49 @@ class Named(NamedTuple):
     """Of a thread: the query of its runs."""
     rows: list[RunRow] | None = None
     """The run, or the few runs whose ids start with the text."""
+
+
+def read_page(
+    read: Callable[[Position | None, int], Op[list[R]]],
+    matching: Callable[[list[R]], Plan[list[R]]] | None,
+    position: Callable[[R], Position],
+    limit: int,
+    start: Position | None,
+    *,
+    newer: bool = False,
+    hides: bool = False,
+) -> Plan[Page[R]]:
+    """At most `limit` rows behind a position that match; without `matching` all do. If it `hides`
+    rows from the caller, no position names one that is hidden."""
+    found: list[R] = []
+    place, number = start, 0
+    while True:
+        size = limit + 1 if matching is None else min(CHUNK, MOST_READ - number)
+        rows: list[R] = yield read(place, size)
+        number += len(rows)
+        found += rows if matching is None else (yield from matching(rows))
+        stopped_at = None
+        if len(found) <= limit and len(rows) >= size:
+            place = position(rows[-1])
+            if number < MOST_READ:
+                continue
+            stopped_at = place
+            if hides:
+                # The last row may be hidden: the next page starts with its whole millisecond.
+                found = [row for row in found if position(row)[0] != place[0]]
+                stopped_at = (place[0] - 1, LAST_ID) if newer else unnamed(place[0], start)
+        is_cut, page = stopped_at is not None, found[:limit]
+        more = position(page[-1]) if len(found) > limit else stopped_at
+        if newer:
+            oldest = position(page[0]) if page else None
+            return Page(page[::-1], oldest, more, number, is_cut)
+        return Page(page, more, None, number, is_cut)
+
+
+def unnamed(at: int, began: Position | None) -> Position:
+    """The position before a millisecond, which names no row in it. A search that began there skips
+    past it: that millisecond has more rows than one search reads."""
+    return (at if began == (at + 1, "") else at + 1, "")
 
 
 def search(
@@ -120,21 +161,17 @@ def search(
 ) -> Plan[RunPage]:
     """At most `limit` runs, the next ones older than `before` or newer than `after`. `visible`
     hides the threads that the caller may not see."""
-    found: list[RunRow] = []
-    newer, place, read = after is not None, before if after is None else after, 0
-    is_exact = not (newer or query.labels or query.text or visible)
-    while True:
-        size = limit + 1 if is_exact else min(CHUNK, MOST_READ - read)
-        rows: list[RunRow] = yield _read(query, place, size, newer=newer)
-        read += len(rows)
-        found += rows if is_exact else (yield from matching(on, rows, query, visible))
-        if len(found) > limit or len(rows) < size:
-            return _page(found, limit, read, newer=newer)
-        place = _position(rows[-1])
-        if read >= MOST_READ:
-            if visible is not None:
-                found, place = _without_a_name(found, place, before, newer=newer)
-            return _page(found, limit, read, newer=newer, stopped_at=place)
+    newer = after is not None
+    is_filtered = bool(newer or query.labels or query.text or visible)
+    return read_page(
+        lambda place, size: _read(query, place, size, newer=newer),
+        (lambda rows: matching(on, rows, query, visible)) if is_filtered else None,
+        _position,
+        limit,
+        after if newer else before,
+        newer=newer,
+        hides=visible is not None,
+    )
 
 
 def matching(
@@ -244,42 +281,7 @@ def _position(row: RunRow) -> Position:
     return row.created_at, row.id
 
 
-def _without_a_name(
-    found: list[RunRow], stopped_at: Position, began: Position | None, *, newer: bool
-) -> tuple[list[RunRow], Position]:
-    """A position that does not name the last run, which may be hidden from the caller: the next
-    page starts with its whole millisecond."""
-    at = stopped_at[0]
-    kept = [row for row in found if row.created_at != at]
-    if newer:
-        return kept, (at - 1, LAST_ID)
-    return kept, unnamed(at, began)
-
-
-def unnamed(at: int, began: Position | None) -> Position:
-    """The position before a millisecond, which names no run in it. A search that began there skips
-    past it: that millisecond has more rows than one search reads."""
-    return (at if began == (at + 1, "") else at + 1, "")
-
-
-def _page(
-    found: list[RunRow],
-    limit: int,
-    read: int,
-    *,
-    newer: bool,
-    stopped_at: Position | None = None,
-) -> RunPage:
-    """A page of results, newest first. `stopped_at` is where the search stopped at its limit."""
-    rows, has_more = found[:limit], len(found) > limit
-    if newer:
-        oldest = _position(rows[0]) if rows else None
-        newest = _position(rows[-1]) if has_more else stopped_at
-        return RunPage(rows[::-1], oldest, newest, read, is_cut=stopped_at is not None)
-    if has_more:
-        return RunPage(rows, _position(rows[-1]), read=read)
-    return RunPage(rows, stopped_at, read=read, is_cut=stopped_at is not None)
-
+# -- lines of a list
 
 SHOWN_WAITS = 3
 """Maximum number of open waits that are read of one run."""

@@ -15,13 +15,25 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument, Damaged, NotFound
-from perdure.journal import Op, Plan, Rows, Statement, first_as, read_op, rows_as, with_params
+from perdure.journal import (
+    Op,
+    Plan,
+    Row,
+    Rows,
+    Statement,
+    all_rows,
+    first_as,
+    read_op,
+    row_as,
+    rows_as,
+    write_op,
+)
 from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS
@@ -103,16 +115,6 @@ class UnfinishedRun(NamedTuple):
     state: str
 
 
-class LateGraph(NamedTuple):
-    """A graph with runs that are due, and were never claimed."""
-
-    graph: str
-    version: str
-    runs: int
-    first_at: int
-    """When the first of them was accepted."""
-
-
 class Joined(IntEnum):
     """Whether the parent of a run joined it."""
 
@@ -154,11 +156,9 @@ def find(run_id: str) -> Op[RunRow | None]:
 
 
 def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
-    return Op(
-        "runs_by_ids",
-        [Statement("runs_by_ids", params) for params in names_in_pieces(run_ids)],
-        lambda rows: run_rows([[row for some in rows for row in some]]),
-    )
+    """The runs of these ids that there are, in no order."""
+    statements = [Statement("runs_by_ids", names) for names in names_in_pieces(run_ids)]
+    return Op("runs_by_ids", statements, run_rows)
 
 
 def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
@@ -171,23 +171,20 @@ def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
 
 def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
     """The oldest children of these runs, at most `most` of each, and `count` in all."""
-
-    def result(rows: Rows) -> list[ChildRow]:
-        found = run_rows([[row[:-2] for row in rows[0]]])
-        return [
-            ChildRow(run, Joined(joined or 0), siblings)
-            for run, (*_, joined, siblings) in zip(found, rows[0], strict=True)
-        ]
-
-    params = {"names": json.dumps(sorted(of)), "most": most, "count": count}
-    return read_op("children_of_runs", params, result)
+    return read_op(
+        "children_of_runs",
+        {"names": json.dumps(sorted(of)), "most": most, "count": count},
+        lambda rows: [
+            ChildRow(row_as(RunRow, run), Joined(joined or 0), siblings)
+            for *run, joined, siblings in rows[0]
+        ],
+    )
 
 
 def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Runs that are not over, of graphs named from `first` up to `last`, oldest first."""
-    at, id = after
-    params = {"first": first, "last": last, "after": at, "after_id": id, "count": count}
-    return read_op("unfinished_runs", params, run_rows)
+    params = {"first": first, "last": last, "after": after[0], "after_id": after[1]}
+    return read_op("unfinished_runs", {**params, "count": count}, run_rows)
 
 
 def unfinished_of_threads(
@@ -212,16 +209,6 @@ def of_schedule(name: str, count: int) -> Op[list[RunRow]]:
 def head(thread_id: str) -> Op[RunRow | None]:
     """The first run of a thread that is not over."""
     return read_op("head_of_thread", {"thread_id": thread_id}, first_run)
-
-
-def find_with_head(thread_id: str, run_id: str) -> Op[tuple[RunRow | None, RunRow | None]]:
-    """A run, and the first one of its thread that is not over."""
-    params = {"thread_id": thread_id, "id": run_id}
-    return Op(
-        "find_with_head",
-        with_params(params, "run_by_id", "head_of_thread"),
-        lambda rows: (first_run(rows[:1]), first_run(rows[1:])),
-    )
 
 
 def ahead(run_ids: Iterable[str]) -> Op[dict[str, Ahead]]:
@@ -265,46 +252,38 @@ def page(
     if parent_id is not None or thread_id is not None:
         name = "runs_of_thread" if parent_id is None else "runs_of_parent"
         return read_op(name, params, run_rows)
+    wanted = State if states is None else {State(state) for state in states}
+    lists = [
+        Statement(_LISTS.get(state, "runs_in_state"), {**params, "state": state.value})
+        for state in ([State.DONE] if State.DONE in wanted else sorted(wanted))
+    ]
     return Op(
         "runs_before",
-        [Statement(name, {**params, **more}) for name, more in _lists(states)],
-        lambda rows: _newest_of_all(rows, count),
+        lists,
+        lambda rows: sorted(run_rows(rows), key=lambda row: (row.created_at, row.id))[::-1][:count],
     )
 
 
-def _lists(states: Iterable[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The statements that list runs of these states, each by its index."""
-    wanted = {*State} if states is None else {State(state) for state in states}
-    if State.DONE in wanted:
-        yield "runs_before", {}
-        return
-    if State.RUNNING in wanted:
-        yield "running_runs", {}
-    if State.PENDING in wanted:
-        yield "pending_runs", {}
-    for state in sorted(wanted - {State.RUNNING, State.PENDING}):
-        yield "runs_in_state", {"state": state.value}
-
-
-def _newest_of_all(rows: Rows, count: int) -> list[RunRow]:
-    """The newest of several lists of runs."""
-    every = [row for some in rows for row in run_rows([some])]
-    return sorted(every, key=lambda row: (row.created_at, row.id), reverse=True)[:count]
+_LISTS = {
+    State.DONE: "runs_before",
+    State.RUNNING: "running_runs",
+    State.PENDING: "pending_runs",
+}
+"""The statements that list runs of these states, each by its index; `runs_before` lists all."""
 
 
 def newer(
     *, since: int = FIRST_MS, until: int = LAST_MS, after: tuple[int, str], count: int
 ) -> Op[list[RunRow]]:
     """All runs behind a position, oldest first: the other direction of `page`."""
-    at, id = after
-    params = {"since": since, "until": until, "after": at, "after_id": id, "count": count}
-    return read_op("runs_newer", params, run_rows)
+    params = {"since": since, "until": until, "after": after[0], "after_id": after[1]}
+    return read_op("runs_newer", {**params, "count": count}, run_rows)
 
 
 def held(after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Held runs behind a position, oldest first."""
-    at, id = after
-    return read_op("held_runs", {"after": at, "after_id": id, "count": count}, run_rows)
+    params = {"after": after[0], "after_id": after[1], "count": count}
+    return read_op("held_runs", params, run_rows)
 
 
 def has_begun(row: RunRow) -> Op[bool]:
@@ -318,15 +297,13 @@ def set_setup(row: RunRow, setup: bytes) -> Op[None]:
     """Replace the setup of a run, under the driver's lease."""
     params = {"thread_id": row.thread_id, "id": row.id, "token": row.token, "setup": setup}
     params |= {"streams": None, "webhook": None}
-    statements = with_params(params, "fence", "set_setup")
-    return Op("set_setup", statements, lambda rows: None, write=True)
+    return write_op(params, "fence", "set_setup")
 
 
 def store_topology(fingerprint: str, topology: str) -> Op[None]:
     """Store the topology that a fingerprint stands for."""
     params = {"name": f"graph {fingerprint}", "body": topology.encode()}
-    statements = [Statement("insert_entry", params)]
-    return Op("store_topology", statements, lambda rows: None, write=True)
+    return write_op(params, "insert_entry")
 
 
 def topology(fingerprint: str) -> Op[str | None]:
@@ -350,18 +327,6 @@ def last_driven_with(use: GraphUse, after: str, count: int) -> Op[list[RunRow]]:
     )
 
 
-def late_graphs(late: int) -> Op[list[LateGraph]]:
-    """Graphs with runs that were due by `late`, and never claimed."""
-    return read_op("late_graphs", {"late": late}, lambda rows: [LateGraph(*one) for one in rows[0]])
-
-
-def driven_graphs(before: int, count: int) -> Op[set[tuple[str, str]]]:
-    """(name, version) of the graphs with a run that a worker has claimed, among the last `count`
-    accepted before a time."""
-    params = {"before": before, "count": count}
-    return read_op("driven_graphs", params, lambda rows: {(a, b) for a, b in rows[0]})
-
-
 # -- runs, waits and effects by the beginning of their ids
 
 
@@ -370,34 +335,34 @@ def resolve(what: str, prefix: str) -> Plan[str]:
 
     Raises `NotFound`, or `BadArgument` if the prefix is too short or there are several.
     """
-    found: list[tuple[str, str, str]] = yield _ids_of_prefix(what, prefix)
-    if found and found[0][0] == prefix:  # it sorts before those that it begins
+    rows: list[Row] = yield _ids_of_prefix(what, prefix)
+    if rows and rows[0][0] == prefix:  # it sorts before those that it begins
         return prefix
-    if not found:
+    if not rows:
         raise NotFound(what, prefix)
     if len(prefix) < SHORTEST_PREFIX:
         raise BadArgument(
             f"There is no {what} {prefix!r}: give its id, or at least {SHORTEST_PREFIX} characters "
             "of its beginning."
         )
-    if len(found) > 1:
-        named = "; ".join(f"{id} ({of}, thread {thread})" for id, of, thread in found[:CANDIDATES])
-        more = "; and more" if len(found) > CANDIDATES else ""
+    if len(rows) > 1:
+        named = "; ".join(f"{id} ({of}, thread {thread})" for id, of, thread in rows[:CANDIDATES])
+        more = "; and more" if len(rows) > CANDIDATES else ""
         raise BadArgument(
             f"More than one {what} begins with {prefix}; give more of its id: {named}{more}."
         )
-    return found[0][0]
+    return str(rows[0][0])
 
 
 def with_prefix(what: str, prefix: str) -> Plan[list[str]]:
     """The ids that begin with a prefix; none if there are more than `CANDIDATES`."""
-    found: list[tuple[str, str, str]] = yield _ids_of_prefix(what, prefix)
-    return [id for id, _, _ in found] if len(found) <= CANDIDATES else []
+    rows: list[Row] = yield _ids_of_prefix(what, prefix)
+    return [id for id, *_ in rows] if len(rows) <= CANDIDATES else []
 
 
-def _ids_of_prefix(what: str, prefix: str) -> Op[list[tuple[str, str, str]]]:
+def _ids_of_prefix(what: str, prefix: str) -> Op[list[Row]]:
     params = {"table": TABLES_OF_IDS[what], "first": prefix, "last": f"{prefix}{LAST_ID}"}
-    return read_op("ids_of_prefix", params, lambda rows: [(a, b, c) for a, b, c in rows[0]])
+    return read_op("ids_of_prefix", params, all_rows)
 
 
 _STATES = frozenset(State)

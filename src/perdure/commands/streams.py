@@ -20,11 +20,20 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from perdure.commands import events, runs
+from perdure.commands.connection import Connection
 from perdure.commands.runs import RunRow
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Op, Plan, Row, Rows, Statement, is_left, read_op, with_params
+from perdure.journal import (
+    Op,
+    Plan,
+    Rows,
+    Statement,
+    is_left,
+    read_op,
+    rows_as,
+    with_params,
+)
 from perdure.journal.changes import stream_of
-from perdure.journal.clock import Clock
 from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
@@ -72,11 +81,6 @@ class StreamPage(NamedTuple):
     has_ended: bool
     rests: bool
     """Whether the run waits until a person decides."""
-    is_kept: bool
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.rows) >= PAGE
 
 
 class StreamedRun(NamedTuple):
@@ -164,24 +168,19 @@ def chunks_after(thread_id: str, run_id: str, number: int, now: int) -> Op[Strea
     params["replaced"] = 0
 
     def result(rows: Rows) -> StreamPage:
-        found = [_row(row) for row in rows[0]]
+        chunks = rows_as(StreamRow)(rows[:1])
         if not rows[1]:
-            return StreamPage(found, True, True, False)
-        state, rests, kept = rows[1][0]
-        return StreamPage(found, state in _ENDED, bool(rests), bool(kept))
+            return StreamPage(chunks, True, True)
+        state, rests, _ = rows[1][0]
+        return StreamPage(chunks, state in ENDED, bool(rests))
 
     return Op("stream_after", with_params(params, "stream_after", "stream_state"), result)
-
-
-_ENDED = {state.value for state in ENDED}
 
 
 def between(thread_id: str, run_id: str, number: int, count: int) -> Op[list[StreamRow]]:
     """Rows with chunks after a number, also those that were replaced."""
     params = {"thread_id": thread_id, "id": run_id, "after": number, "count": count}
-    return read_op(
-        "stream_after", {**params, "replaced": 1}, lambda rows: [_row(row) for row in rows[0]]
-    )
+    return read_op("stream_after", {**params, "replaced": 1}, rows_as(StreamRow))
 
 
 def last(row: RunRow) -> Op[int]:
@@ -203,16 +202,6 @@ def forget(run: StreamedRun, count: int) -> Op[bool]:
     return Op("forget_stream", with_params(params, *names), is_left, write=True)
 
 
-def is_over(run: StreamedRun) -> bool:
-    return run.state in _ENDED
-
-
-def _row(row: Row) -> StreamRow:
-    values: list[Any] = list(row)
-    values[5] = bytes(values[5]) if isinstance(values[5], memoryview) else values[5]
-    return StreamRow(*values)
-
-
 def check_modes(modes: Iterable[str] | str | None) -> list[str]:
     """The modes of a stream. Raises `BadArgument` for an unknown one."""
     wanted = [modes] if isinstance(modes, str) else list(modes or ())
@@ -227,45 +216,36 @@ def kept_modes(modes: Iterable[str] | str | None, subgraphs: bool) -> dict[str, 
     return {"modes": wanted, "subgraphs": subgraphs} if wanted else None
 
 
-class StreamReader:
-    """Reads the chunks of one run."""
+async def read_stream(
+    on: Connection, row: RunRow, after: int, modes: Collection[str], until_waiting: bool
+) -> AsyncGenerator[Chunk]:
+    """The chunks of a run after a number, until it has ended or, with `until_waiting`, rests."""
+    journal = on.journal
+    with journal.feed.watch(stream_of(row.id)) as watch:
+        while True:
+            seen, page = watch.count, None
+            rows = watch.items_after(after)
+            if not rows:
+                await journal.aopen()
+                op = chunks_after(row.thread_id, row.id, after, on.clock.now())
+                page = await journal.aread_committed(op)
+                rows = page.rows
+            for stored in rows:
+                for chunk in load(on.serializer, row.thread_id, row.id, stored):
+                    if chunk.n <= after:
+                        continue
+                    after = chunk.n
+                    if not modes or chunk.mode in modes or chunk.mode == SEGMENT:
+                        yield chunk
+                await asyncio.sleep(0)  # a row may take long to decode: let others run
+            if page is None or len(page.rows) >= PAGE:
+                continue
+            if page.has_ended or (until_waiting and page.rests):
+                return
+            await watch.wait(seen)
 
-    def __init__(self, journal: Journal, serializer: Serializer, clock: Clock, row: RunRow) -> None:
-        self._journal, self._serializer, self._clock = journal, serializer, clock
-        self._thread_id, self._run_id = row.thread_id, row.id
 
-    async def read(
-        self, after: int, modes: Collection[str], until_waiting: bool
-    ) -> AsyncGenerator[Chunk]:
-        """Chunks after a number, until the run has ended or, with `until_waiting`, rests."""
-        with self._journal.feed.watch(stream_of(self._run_id)) as watch:
-            while True:
-                seen, page = watch.count, None
-                rows = watch.items_after(after)
-                if not rows:
-                    page = await self._page(after)
-                    rows = page.rows
-                for row in rows:
-                    for chunk in self._decoded(row, after):
-                        after = chunk.n
-                        if not modes or chunk.mode in modes or chunk.mode == SEGMENT:
-                            yield chunk
-                    await asyncio.sleep(0)  # a row may take long to decode: let others run
-                if page is None or page.is_full:
-                    continue
-                if page.has_ended or (until_waiting and page.rests):
-                    return
-                await watch.wait(seen)
-
-    async def _page(self, after: int) -> StreamPage:
-        await self._journal.aopen()
-        op = chunks_after(self._thread_id, self._run_id, after, self._clock.now())
-        return await self._journal.aread_committed(op)
-
-    def _decoded(self, row: StreamRow, after: int) -> list[Chunk]:
-        chunks = load(self._serializer, self._thread_id, self._run_id, row)
-        return [chunk for chunk in chunks if chunk.n > after]
-
+# -- the events of all runs
 
 NEWEST = 100
 """How many of the newest runs are followed."""
@@ -374,8 +354,5 @@ def new_ids(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
 
 def count_questions(most: int) -> Op[int]:
     """The number of open questions to people, up to `most`."""
-    return Op(
-        "count_questions",
-        [Statement("count_open_waits", {"kind": Kind.HUMAN.value, "most": most})],
-        lambda rows: int(rows[0][0][1]),
-    )
+    params = {"kind": Kind.HUMAN.value, "most": most}
+    return read_op("count_open_waits", params, lambda rows: int(rows[0][0][1]))

@@ -8,25 +8,25 @@ reads at most `MOST_READ` threads and reports where it stopped.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn
 
-from perdure.commands.assistants import Assistant, default_id
+from perdure.commands.assistants import default_id
 from perdure.commands.connection import Connection
-from perdure.commands.run_search import Position, as_text, unnamed
+from perdure.commands.run_search import Page, Position, as_text, read_page
 from perdure.commands.runs import LAST_ID, names_in_pieces
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound
 from perdure.journal import (
     NO_PROOF,
     Op,
     Plan,
-    Rows,
+    Row,
     Statement,
+    all_rows,
     first_as,
     read_op,
-    row_as,
     rows_as,
     with_params,
     write_op,
@@ -136,49 +136,25 @@ def _expiry(content: ThreadContent, now: int) -> int | None:
     return None if content.ttl is None else now + round(content.ttl * 60_000)
 
 
-def create_row(
-    serializer: Serializer, thread_id: str, content: ThreadContent, change: int, now: int
-) -> Op[ThreadRow]:
-    """Create the record of a thread, or find the existing one: `change` says which."""
-    params = _params(serializer, thread_id, now, content, change)
-    params |= {"now": now, "expires_at": _expiry(content, now)}
-    found = _by_id(thread_id, now)
+def _store(statement: str, params: Mapping[str, Any]) -> Op[ThreadRow | None]:
+    """Store what is set on a thread, and read its record: `change` says whether it was stored."""
+    find = _by_id(params["thread_id"], params["now"])
     return Op(
-        f"thread {thread_id}",
-        [Statement("insert_thread", params), found],
-        lambda rows: row_as(ThreadRow, rows[-1][0]),
-        write=True,
-        key=found,
-        proof=NO_PROOF,
-    )
-
-
-def change_row(
-    serializer: Serializer,
-    seen: ThreadRow,
-    content: ThreadContent,
-    change: int,
-    now: int,
-    *,
-    renew: bool,
-) -> Op[ThreadRow | None]:
-    """Replace what is set on a thread, if its record has not changed since it was read; `change` of
-    the result says so. With `renew`, its time to live starts again."""
-    params = _params(serializer, seen.thread_id, seen.created_at, content, change)
-    params |= {
-        "now": now,
-        "seen": seen.change,
-        "expires_at": _expiry(content, now) if renew else seen.expires_at,
-    }
-    found = _by_id(seen.thread_id, now)
-    return Op(
-        f"change of thread {seen.thread_id}",
-        [Statement("change_thread", params), found],
+        f"thread {params['thread_id']}",
+        [Statement(statement, params), find],
         lambda rows: first_as(ThreadRow)(rows[-1:]),
         write=True,
-        key=found,
+        key=find,
         proof=NO_PROOF,
     )
+
+
+def create_row(
+    serializer: Serializer, thread_id: str, content: ThreadContent, change: int, now: int
+) -> Op[ThreadRow | None]:
+    """Create the record of a thread, or find the existing one: `change` says which."""
+    params = _params(serializer, thread_id, now, content, change)
+    return _store("insert_thread", {**params, "now": now, "expires_at": _expiry(content, now)})
 
 
 def ensure(
@@ -196,22 +172,8 @@ def ensure(
     params |= {"now": now, "expires_at": _expiry(content, now)}
     return [
         Statement("insert_thread", params),
-        *with_params({**params, "graph": graph, "assistant": assistant}, "assign_thread"),
+        Statement("assign_thread", {**params, "graph": graph, "assistant": assistant}),
     ]
-
-
-def assign(
-    serializer: Serializer,
-    thread_id: str,
-    content: ThreadContent,
-    now: int,
-    *,
-    graph: str,
-    assistant: str,
-) -> Op[None]:
-    """`ensure` in a batch of its own."""
-    statements = ensure(serializer, thread_id, content, now, graph=graph, assistant=assistant)
-    return Op(f"thread {thread_id}", statements, lambda rows: None, write=True)
 
 
 def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Statement]:
@@ -232,8 +194,8 @@ def set_has_next(thread_id: str, *, has_next: bool) -> Op[None]:
 
 
 def find_row(thread_id: str, now: int) -> Op[ThreadRow | None]:
-    found = _by_id(check_text("thread_id", thread_id), now)
-    return Op("thread", [found], first_as(ThreadRow))
+    find = _by_id(check_text("thread_id", thread_id), now)
+    return Op("thread", [find], first_as(ThreadRow))
 
 
 def _by_id(thread_id: str, now: int) -> Statement:
@@ -241,66 +203,36 @@ def _by_id(thread_id: str, now: int) -> Statement:
     return Statement("threads_by_ids", params)
 
 
-def page_of_rows(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[ThreadRow]]:
-    """`count` threads from `offset` on, in order. A filter by ids returns them all, unordered."""
-    params: dict[str, Any] = {
+def _filter_params(chosen: ThreadFilter, now: int) -> dict[str, Any]:
+    return {
         "status": chosen.status,
         "graph": maybe_text("graph_id", chosen.graph),
         "assistant": maybe_text("assistant_id", chosen.assistant),
-        "sort": chosen.sort,
-        "direction": -1 if chosen.descending else 1,
-        "count": count,
-        "offset": offset,
         "now": now,
     }
-    params |= {"before": LAST_MS, "before_id": LAST_ID}
+
+
+def page_of_rows(
+    chosen: ThreadFilter, offset: int, count: int, now: int, before: Position | None = None
+) -> Op[list[ThreadRow]]:
+    """`count` threads from `offset` on, in order, behind a position. A filter by ids returns them
+    all, unordered."""
+    at, id = before or (LAST_MS, LAST_ID)
+    params = _filter_params(chosen, now) | {"before": at, "before_id": id, "sort": chosen.sort}
+    params |= {"direction": -1 if chosen.descending else 1, "count": count, "offset": offset}
+    name, pieces = "threads_sorted", [params]
+    order = (chosen.sort, chosen.descending)
     if chosen.ids is not None:
         for id in chosen.ids:
             check_text("thread_id", id)
-        pieces = [params | names for names in names_in_pieces(chosen.ids)]
-        statements = [Statement("threads_by_ids", piece) for piece in pieces]
-        return Op("threads_by_ids", statements, _all_rows)
-    name = "threads_sorted"
-    if chosen.status not in (None, "idle"):
+        name, pieces = "threads_by_ids", [params | ids for ids in names_in_pieces(chosen.ids)]
+    elif chosen.status not in (None, "idle"):
         name = "threads_not_idle"
-    elif chosen.graph is not None and (chosen.sort, chosen.descending) == INDEXED[0]:
+    elif chosen.graph is not None and order == INDEXED[0]:
         name = "threads_of_graph"
-    elif (chosen.sort, chosen.descending) in INDEXED:
+    elif order in INDEXED:
         name = f"threads_by_{chosen.sort.removesuffix('_at')}"
-    return read_op(name, params, rows_as(ThreadRow))
-
-
-def by_activity(
-    graph: str | None, position: tuple[int, str] | None, count: int, now: int
-) -> Op[list[ThreadRow]]:
-    """Threads by their last activity, newest first, behind a position."""
-    at, id = position or (LAST_MS, LAST_ID)
-    params = {"graph": maybe_text("graph_id", graph), "before": at, "before_id": id}
-    params |= {"count": count, "now": now, "status": None, "assistant": None, "offset": 0}
-    return read_op("threads_by_updated", params, rows_as(ThreadRow))
-
-
-def _all_rows(rows: Rows) -> list[ThreadRow]:
-    return [row_as(ThreadRow, row) for some in rows for row in some]
-
-
-def count_rows(chosen: ThreadFilter, now: int) -> Op[int]:
-    """The number of threads with a status, a graph and an assistant."""
-    params = {
-        "status": chosen.status,
-        "graph": maybe_text("graph_id", chosen.graph),
-        "assistant": maybe_text("assistant_id", chosen.assistant),
-        "now": now,
-    }
-    return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))
-
-
-def open_questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
-    """(thread, interrupt id) of the open questions to people in these threads."""
-    params = {"names": json.dumps(sorted(thread_ids))}
-    return read_op(
-        "questions_of_threads", params, lambda rows: {(one[0], one[1]) for one in rows[0]}
-    )
+    return Op(name, [Statement(name, piece) for piece in pieces], rows_as(ThreadRow))
 
 
 def expired(now: int, count: int) -> Op[list[str]]:
@@ -391,21 +323,6 @@ def create(
     return show(on, row)
 
 
-def assign_thread(
-    on: Connection, thread_id: str, content: ThreadContent, assistant: Assistant
-) -> Plan[None]:
-    """Create the record of a thread if it has none, and set the graph and assistant of its
-    first run."""
-    yield assign(
-        on.serializer,
-        thread_id,
-        content,
-        on.clock.now(),
-        graph=assistant.graph_id,
-        assistant=assistant.assistant_id,
-    )
-
-
 def change(
     on: Connection, thread_id: str, metadata: Mapping[str, Any], *, ttl: float | None = None
 ) -> Plan[Thread]:
@@ -414,14 +331,16 @@ def change(
         seen: ThreadRow | None = yield find_row(thread_id, on.clock.now())
         if seen is None:
             raise NotFound("thread", thread_id)
-        content = seen.load(on.serializer)
+        content, now = seen.load(on.serializer), on.clock.now()
         content = replace(content, metadata={**content.metadata, **metadata})
+        expires_at = seen.expires_at
         if ttl is not None:
             content = replace(content, ttl=ttl)
+            expires_at = _expiry(content, now)
         number = random_number()
-        row: ThreadRow | None = yield change_row(
-            on.serializer, seen, content, number, on.clock.now(), renew=ttl is not None
-        )
+        params = _params(on.serializer, thread_id, seen.created_at, content, number)
+        params |= {"now": now, "seen": seen.change, "expires_at": expires_at}
+        row: ThreadRow | None = yield _store("change_thread", params)
         if row is not None and row.change == number:
             return show(on, row)
 
@@ -469,27 +388,29 @@ def _among_newest(
 
 def count(on: Connection, chosen: ThreadFilter, matches: Matches | None = None) -> Plan[int]:
     """The number of matching threads."""
+    now = on.clock.now()
     if matches is None and chosen.ids is None:
-        return int((yield count_rows(chosen, on.clock.now())))
-    found, read = 0, 0
+        params = _filter_params(chosen, now)
+        return int((yield read_op("count_threads", params, lambda rows: rows[0][0][0])))
+    matching, read = 0, 0
     while True:
-        rows: list[ThreadRow] = yield page_of_rows(chosen, read, PAGE, on.clock.now())
-        found += sum(1 for row in rows if matches is None or matches(show(on, row)))
+        rows: list[ThreadRow] = yield page_of_rows(chosen, read, PAGE, now)
+        matching += sum(1 for row in rows if matches is None or matches(show(on, row)))
         read += len(rows)
         if len(rows) < PAGE or chosen.ids is not None:
-            return found
+            return matching
 
 
 def questions(on: Connection, thread_ids: list[str]) -> Plan[set[tuple[str, str]]]:
     """(thread, interrupt id) of the open questions to people in these threads."""
-    return (yield open_questions(thread_ids)) if thread_ids else set()
+    if not thread_ids:
+        return set()
+    params = {"names": json.dumps(sorted(thread_ids))}
+    rows: list[Row] = yield read_op("questions_of_threads", params, all_rows)
+    return {(thread_id, interrupt_id) for thread_id, interrupt_id, *_ in rows}
 
 
-MOST_READ = 1000
-"""Maximum number of threads that one search reads."""
-
-CHUNK = 200
-"""Number of threads read at a time when filtering by status or text."""
+# -- searching
 
 OWN = ("graph_id", "assistant_id")
 """Metadata that every thread has."""
@@ -511,18 +432,6 @@ class ThreadQuery:
         return self != ThreadQuery()
 
 
-@dataclass(frozen=True)
-class ThreadPage:
-    """Threads that were found, newest activity first."""
-
-    threads: list[Thread]
-    older: Position | None = None
-    """Position of the next page. None if there are no more."""
-    read: int = 0
-    is_cut: bool = False
-    """Whether the search stopped at its limit before the page was full."""
-
-
 def search_threads(
     on: Connection,
     query: ThreadQuery,
@@ -530,50 +439,32 @@ def search_threads(
     *,
     before: Position | None = None,
     allowed: Allowed | None = None,
-) -> Plan[ThreadPage]:
+) -> Plan[Page[Thread]]:
     """At most `limit` threads after a position. No position names a hidden thread."""
-    is_exact = not (query.status or query.text or allowed)
-    found: list[tuple[Position, Thread]] = []
-    read, place = 0, before
-    while True:
-        size = limit + 1 if is_exact else min(CHUNK, MOST_READ - read)
-        rows: list[ThreadRow] = yield by_activity(query.graph or None, place, size, on.clock.now())
-        read += len(rows)
-        for row in rows:
-            thread = show(on, row)
-            if _matches(thread, query) and (allowed is None or allowed(thread.metadata)):
-                found.append((_position(row), thread))
-        if len(found) > limit:
-            return _page(found[:limit], found[limit - 1][0], read)
-        if len(rows) < size:
-            return _page(found, None, read)
-        place = _position(rows[-1])
-        if read >= MOST_READ:
-            if allowed is not None:
-                found = [one for one in found if one[0][0] != place[0]]
-                place = unnamed(place[0], before)
-            return _page(found, place, read, is_cut=True)
+    of_graph = ThreadFilter(graph=query.graph or None, sort="updated_at")
+    now = on.clock.now()
+
+    def matching(rows: list[ThreadRow]) -> Plan[list[ThreadRow]]:
+        yield from ()  # a plan, though it reads nothing
+        return [row for row in rows if _matches(show(on, row), query, allowed)]
+
+    found: Page[ThreadRow] = yield from read_page(
+        lambda place, size: page_of_rows(of_graph, 0, size, now, place),
+        matching if query.status or query.text or allowed else None,
+        lambda row: (row.updated_at, row.thread_id),
+        limit,
+        before,
+        hides=allowed is not None,
+    )
+    shown = [show(on, row) for row in found.rows]
+    return Page(shown, found.older, read=found.read, is_cut=found.is_cut)
 
 
-def _page(
-    found: list[tuple[Position, Thread]],
-    older: Position | None,
-    read: int,
-    *,
-    is_cut: bool = False,
-) -> ThreadPage:
-    return ThreadPage([thread for _, thread in found], older, read, is_cut)
-
-
-def _matches(thread: Thread, query: ThreadQuery) -> bool:
+def _matches(thread: Thread, query: ThreadQuery, allowed: Allowed | None) -> bool:
     if query.status not in ("", thread.status):
         return False
-    if not query.text:
-        return True
+    if allowed is not None and not allowed(thread.metadata):
+        return False
     labels = (f"{name}={as_text(one)}" for name, one in thread.metadata.items() if name not in OWN)
     whole = "\n".join((thread.thread_id, thread.graph or "", *labels)).casefold()
     return all(word in whole for word in query.text.casefold().split())
-
-
-def _position(row: ThreadRow) -> Position:
-    return row.updated_at, row.thread_id

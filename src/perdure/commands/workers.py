@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from perdure.commands import runs
 from perdure.commands.connection import Connection
 from perdure.commands.events import actor_data
-from perdure.commands.runs import LateGraph
 from perdure.errors import NotFound, did_you_mean
 from perdure.journal import (
     NO_PROOF,
     Capabilities,
     Op,
     Plan,
+    Row,
     Rows,
     Statement,
+    all_rows,
     read_op,
+    read_together,
     rows_as,
     with_params,
+    write_op,
 )
 from perdure.journal.names import check_id, maybe_text
 from perdure.times import maybe_moment, moment
@@ -80,14 +82,6 @@ class Load(NamedTuple):
     until: int | None
 
 
-class Crew(NamedTuple):
-    """The workers of a journal, and what they drive."""
-
-    announced: list[WorkerRow]
-    loads: list[Load]
-    driven: list[DrivenRow]
-
-
 class DrainRequest(NamedTuple):
     """When a worker was asked to drain, and by whom."""
 
@@ -115,69 +109,41 @@ def announce(row: WorkerRow, *, is_new: bool) -> Op[int | None]:
 
 def leave(worker: str) -> Op[None]:
     """Delete the row of a worker that has stopped, or is dead."""
-    statement = Statement("delete_workers", {"id": worker, "before": None})
-    return Op("leave", [statement], lambda rows: None, write=True)
-
-
-def request_drain(worker: str, by: str | None, now: int) -> Op[bool]:
-    """Ask a worker to drain. False: none with this id has announced itself."""
-    params = {"id": worker, "now": now, "by": json.dumps(actor_data(by))}
-    return Op(
-        f"drain {worker}",
-        with_params(params, "drain_worker", "announced"),
-        lambda rows: bool(rows[-1]),
-        write=True,
-        key=Statement("announced", params),
-        proof=NO_PROOF,
-    )
+    return write_op({"id": worker, "before": None}, "delete_workers")
 
 
 def drain_request(worker: str) -> Op[DrainRequest | None]:
     """The request to drain a worker, if there is one."""
-    return read_op("announced", {"id": worker}, _request)
 
+    def result(rows: Rows) -> DrainRequest | None:
+        requests = [(at, by) for _, at, by in rows[0] if at is not None]
+        return DrainRequest(requests[0][0], load_actor(requests[0][1])) if requests else None
 
-def _request(rows: Rows) -> DrainRequest | None:
-    for _, at, by in rows[0]:
-        if at is not None:
-            return DrainRequest(at, load_actor(by))
-    return None
+    return read_op("announced", {"id": worker}, result)
 
 
 def load_actor(stored: str | None) -> dict[str, str]:
     """Who asked, from the row."""
-    try:
-        found = json.loads(stored or "{}")
-    except ValueError:
-        return {}
-    return {name: str(text) for name, text in found.items()} if isinstance(found, dict) else {}
+    actor = _loads(stored or "{}")
+    return {name: str(text) for name, text in actor.items()} if isinstance(actor, dict) else {}
 
 
 def load_graphs(stored: str) -> tuple[str, ...]:
     """The graphs of a worker, from its row."""
+    graphs = _loads(stored)
+    return tuple(map(str, graphs)) if isinstance(graphs, list) else ()
+
+
+def _loads(stored: str) -> Any:
+    """What a column holds. None: it is damaged."""
     try:
-        found = json.loads(stored)
+        return json.loads(stored)
     except ValueError:
-        return ()
-    return tuple(map(str, found)) if isinstance(found, list) else ()
+        return None
 
 
 def dump_graphs(graphs: Iterable[str]) -> str:
     return json.dumps(sorted({*graphs}))
-
-
-def crew() -> Op[Crew]:
-    """Every worker, and what it drives."""
-    names = ("announced_workers", "leased_workers", "driven_runs")
-    return Op(
-        "workers_and_runs",
-        with_params({"count": MOST}, *names),
-        lambda rows: Crew(
-            rows_as(WorkerRow)(rows[:1]),
-            [Load(*row) for row in rows[1]],
-            rows_as(DrivenRow)(rows[2:]),
-        ),
-    )
 
 
 BEAT = 10.0
@@ -195,56 +161,40 @@ def beat_of(capabilities: Capabilities) -> float:
     return BILLED_BEAT if capabilities.bills_rows else BEAT
 
 
-def _announced(
-    on: Connection, row: WorkerRow, load: Load | None, runs: Sequence[DrivenRow]
+def _info(
+    on: Connection, id: str, row: WorkerRow | None, load: Load | None, driven: Sequence[DrivenRow]
 ) -> WorkerInfo:
-    return WorkerInfo(
-        id=row.id,
-        host=row.host,
-        pid=row.pid,
-        state=_state(on, row),
+    """A worker by its row, or without one by its leases."""
+    now = on.clock.now()
+    if row is None:
+        host, _, rest = id.partition(":")
+        pid = rest.partition(":")[0]
+        seen = WorkerInfo(id, host, int(pid) if pid.isdecimal() else 0, WorkerState.ALIVE, 0)
+        is_silent = load is None or load.until is None or load.until <= now
+    else:
+        seen = WorkerInfo(
+            id=id,
+            host=row.host,
+            pid=row.pid,
+            state=WorkerState.ALIVE if row.drain_at is None else WorkerState.DRAINING,
+            driven=0,
+            graphs=tuple(one.removesuffix("@") for one in load_graphs(row.graphs)),
+            concurrency=row.concurrency,
+            started_at=moment(row.started_at),
+            seen_at=moment(row.seen_at),
+            drain_at=maybe_moment(row.drain_at),
+            drain_by=load_actor(row.drain_by),
+        )
+        is_silent = now - row.seen_at > SILENT_AFTER * beat_of(on.journal.capabilities) * 1000
+    state = WorkerState.SILENT if is_silent else seen.state
+    return replace(
+        seen,
+        state=WorkerState.DEAD if on.is_dead(id) else state,
         driven=0 if load is None else load.runs,
-        runs=_runs(runs),
-        graphs=tuple(one.removesuffix("@") for one in load_graphs(row.graphs)),
-        concurrency=row.concurrency,
-        started_at=moment(row.started_at),
-        seen_at=moment(row.seen_at),
-        drain_at=maybe_moment(row.drain_at),
-        drain_by=load_actor(row.drain_by),
-    )
-
-
-def _state(on: Connection, row: WorkerRow) -> WorkerState:
-    if on.is_dead(row.id):
-        return WorkerState.DEAD
-    beat = beat_of(on.journal.capabilities)
-    if on.clock.now() - row.seen_at > SILENT_AFTER * beat * 1000:
-        return WorkerState.SILENT
-    return WorkerState.ALIVE if row.drain_at is None else WorkerState.DRAINING
-
-
-def _unannounced(on: Connection, load: Load, runs: Sequence[DrivenRow]) -> WorkerInfo:
-    host, _, rest = load.worker.partition(":")
-    pid = rest.partition(":")[0]
-    state = WorkerState.ALIVE
-    if on.is_dead(load.worker):
-        state = WorkerState.DEAD
-    elif load.until is None or load.until <= on.clock.now():
-        state = WorkerState.SILENT
-    return WorkerInfo(
-        id=load.worker,
-        host=host,
-        pid=int(pid) if pid.isdecimal() else 0,
-        state=state,
-        driven=load.runs,
-        runs=_runs(runs),
-    )
-
-
-def _runs(rows: Sequence[DrivenRow]) -> tuple[DrivenRun, ...]:
-    return tuple(
-        DrivenRun(row.run_id, row.thread_id, row.graph, row.version, moment(row.updated_at))
-        for row in rows
+        runs=tuple(
+            DrivenRun(one.run_id, one.thread_id, one.graph, one.version, moment(one.updated_at))
+            for one in driven
+        ),
     )
 
 
@@ -261,16 +211,22 @@ def list_workers(on: Connection) -> Plan[list[WorkerInfo]]:
 
     Only a `Runtime` on the same host can see that a worker is `dead`.
     """
-    found: Crew = yield crew()
-    loads = {load.worker: load for load in found.loads}
-    driven: dict[str, list[DrivenRow]] = {}
-    for row in found.driven:
-        driven.setdefault(row.worker, []).append(row)
-    known = [
-        _announced(on, row, loads.pop(row.id, None), driven.get(row.id, ()))
-        for row in found.announced
+    kinds: dict[str, Any] = {
+        "announced_workers": WorkerRow,
+        "leased_workers": Load,
+        "driven_runs": DrivenRow,
+    }
+    reads = (read_op(name, {"count": MOST}, rows_as(kind)) for name, kind in kinds.items())
+    announced, leased, driven = yield read_together("workers_and_runs", *reads)
+    rows = {row.id: row for row in announced}
+    loads = {load.worker: load for load in leased}
+    driven_by: dict[str, list[DrivenRow]] = {}
+    for run in driven:
+        driven_by.setdefault(run.worker, []).append(run)
+    return [
+        _info(on, id, rows.get(id), loads.get(id), driven_by.get(id, ()))
+        for id in dict.fromkeys([*rows, *loads])
     ]
-    return known + [_unannounced(on, load, driven.get(load.worker, ())) for load in loads.values()]
 
 
 @verb(effect=True, name="drain")
@@ -289,7 +245,17 @@ def drain_worker(on: Connection, worker_id: str, *, by: str | None = None) -> Pl
     """
     maybe_text("by", by)
     id = check_id("worker", worker_id)
-    if not (yield request_drain(id, by, on.clock.now())):
+    params = {"id": id, "now": on.clock.now(), "by": json.dumps(actor_data(by))}
+    find = Statement("announced", params)
+    is_announced = yield Op(
+        f"drain {id}",
+        [Statement("drain_worker", params), find],
+        lambda rows: bool(rows[-1]),
+        write=True,
+        key=find,
+        proof=NO_PROOF,
+    )
+    if not is_announced:
         raise NotFound("worker", id)
     on.wake()
 
@@ -310,30 +276,34 @@ class UnknownGraphName:
 
 def unknown_graphs(on: Connection) -> Plan[list[UnknownGraphName]]:
     """Graphs whose runs have been due for a while, and that no worker has driven lately."""
-    now, found = on.clock.now(), []
-    late: list[LateGraph] = yield runs.late_graphs(now - LATE)
-    driven: set[tuple[str, str]] = set()
-    if late:
-        driven = yield runs.driven_graphs(now + 1, LOOKED_BACK)
+    now, unknown = on.clock.now(), []
+    late: list[Row] = yield read_op("late_graphs", {"late": now - LATE}, all_rows)
+    driven: set[Row] = (yield _driven_graphs(now + 1)) if late else set()
     for name, version, number, first_at in late:
         place = (name, version)
         # Behind a long queue of its own runs, the driven ones are older.
-        if place in driven or place in (yield runs.driven_graphs(first_at, LOOKED_BACK)):
-            continue
-        suggestion = _suggestion(name, version, driven)
-        found.append(UnknownGraphName(name, version, number, suggestion))
-    return found
+        if place not in driven and place not in (yield _driven_graphs(first_at)):
+            suggestion = _suggestion(name, version, driven)
+            unknown.append(UnknownGraphName(name, version, number, suggestion))
+    return unknown
 
 
 def unknown_graph(on: Connection, name: str, version: str) -> Plan[UnknownGraphName | None]:
     """The graph of this name, if no worker has driven it lately but some have driven others."""
-    driven: set[tuple[str, str]] = yield runs.driven_graphs(on.clock.now() + 1, LOOKED_BACK)
+    driven: set[Row] = yield _driven_graphs(on.clock.now() + 1)
     if not driven or (name, version) in driven:
         return None
     return UnknownGraphName(name, version, 1, _suggestion(name, version, driven))
 
 
-def _suggestion(name: str, version: str, driven: set[tuple[str, str]]) -> str:
+def _driven_graphs(before: int) -> Op[set[Row]]:
+    """(name, version) of the graphs with a run that a worker has claimed, among the last ones
+    accepted before a time."""
+    params = {"before": before, "count": LOOKED_BACK}
+    return read_op("driven_graphs", params, lambda rows: {(a, b) for a, b in rows[0]})
+
+
+def _suggestion(name: str, version: str, driven: set[Row]) -> str:
     versions = sorted(other for known, other in driven if known == name)
     if versions:
         has = ", ".join(repr(one) if one else "none" for one in versions)

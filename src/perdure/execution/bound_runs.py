@@ -53,7 +53,7 @@ from perdure.execution.engine import Engine
 from perdure.execution.finish import end_segment, finish_segment
 from perdure.execution.graphs import Graph, redacted_output
 from perdure.execution.start import begin_segment
-from perdure.journal import Plan, Poll
+from perdure.journal import Plan, Poll, read_together
 from perdure.journal.names import new_id
 from perdure.langgraph_port import configs, task_interrupts
 from perdure.serde.serializer import Serializer
@@ -252,7 +252,9 @@ class BoundRuns:
         of a call that went away. Raises `ThreadBusy` if neither can be. Each look is one read."""
         while True:
             yield poll
-            found, head = yield runs.find_with_head(accepted.thread_id, accepted.id)
+            found, head = yield read_together(
+                "find_with_head", runs.find(accepted.id), runs.head(accepted.thread_id)
+            )
             accepted = found or accepted
             if accepted.state == State.DONE and accepted.parent_id is not None:
                 raise AlreadyDone(self.engine, accepted)  # a worker went on with it

@@ -59,7 +59,7 @@ from perdure.journal import Journal, Plan, in_pieces
 from perdure.journal.names import random_number
 from perdure.serde.redaction import redact
 from perdure.times import FIRST_MS
-from perdure.types import Message, Retention
+from perdure.types import ENDED, Message, Retention
 
 log = logging.getLogger("perdure")
 
@@ -535,7 +535,7 @@ class StreamSweep(Sweep):
         return await journal.ado(streams.kept(self._after, ROWS))
 
     def _is_too_old(self, row: streams.StreamedRun, now: int) -> bool:
-        return streams.is_over(row) and row.updated_at <= now - self._ttl
+        return row.state in ENDED and row.updated_at <= now - self._ttl
 
     async def _delete(self, journal: Journal, row: streams.StreamedRun) -> bool:
         count = min(CHUNK_ROWS, journal.capabilities.delete_count)

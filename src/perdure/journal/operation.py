@@ -188,8 +188,8 @@ def _mended(row: Any, columns: list[_Column], wrong: list[_Column]) -> Any:
     name, expected, _ = wrong[0]
     is_type = type(getattr(row, name)).__name__
     reason = f"its column {name!r} is of type {is_type}, not {expected.__name__}"
-    blob = next(column.name for column in columns if column.kind is bytes)
-    return row._replace(**changes, **{blob: Unreadable(reason)})
+    blobs = [column.name for column in columns if column.kind is bytes]
+    return row._replace(**changes, **dict.fromkeys(blobs[:1], Unreadable(reason)))
 
 
 def rows_as(kind: type[R]) -> Callable[[Rows], list[R]]:

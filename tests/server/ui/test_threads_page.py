@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import perdure
-from perdure.commands import threads as thread_records
+from perdure.commands import run_search
 from perdure.runtime import Runtime
 from perdure.server.ui import threads
 from tests.server.ui.ui_owners import by_header, owned, person_named
@@ -76,8 +76,8 @@ def test_pages_of_threads_neither_repeat_nor_skip(
 def test_a_viewer_sees_only_their_own_threads(
     anywhere: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_records, "MOST_READ", 4)
-    monkeypatch.setattr(thread_records, "CHUNK", 2)
+    monkeypatch.setattr(run_search, "MOST_READ", 4)
+    monkeypatch.setattr(run_search, "CHUNK", 2)
     for number in range(11):
         name = "ana" if number in (0, 5) else "bo"
         owned(anywhere, f"{name}-{number}", name)

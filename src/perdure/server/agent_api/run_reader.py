@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from perdure.commands import runs, streams, waits
 from perdure.commands.runs import RunRow, load_output, load_setup
-from perdure.commands.streams import StreamReader
+from perdure.commands.streams import read_stream
 from perdure.commands.waits import WaitRow
 from perdure.errors import NotFound
 from perdure.server.agent_api.resources import check_filters, known_thread
@@ -173,10 +173,8 @@ class RunReader:
 
     async def chunks(self, after: int, *, until_waiting: bool = True) -> AsyncGenerator[Chunk]:
         """The chunks of the run after a number, until it rests."""
-        runtime = self._runtime
-        serializer, clock = runtime.engine.serializer, runtime.engine.clock
-        reader = StreamReader(runtime.journal, serializer, clock, self.row)
-        async with aclosing(reader.read(after, (), until_waiting)) as chunks:
+        engine = self._runtime.engine
+        async with aclosing(read_stream(engine, self.row, after, (), until_waiting)) as chunks:
             async for chunk in chunks:
                 if not interrupts_in(chunk):
                     yield chunk

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fastapi import Response
 
 from perdure.commands import runs, threads
-from perdure.commands.run_search import as_text
+from perdure.commands.run_search import Page, as_text
 from perdure.commands.runs import RunRow
-from perdure.commands.threads import OWN, Thread, ThreadPage, ThreadQuery, search_threads
+from perdure.commands.threads import OWN, Thread, ThreadQuery, search_threads
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.own_api.requests import ThreadFilter
@@ -62,7 +62,7 @@ async def list_threads(
         allowed=None if seen.sees_all else seen.allows,
     )
     found = await journal.arun(plan)
-    lines = await _lines(ui, found.threads)
+    lines = await _lines(ui, found.rows)
     return ui.page(
         "threads.html",
         title="Threads",
@@ -71,7 +71,7 @@ async def list_threads(
         lines=lines,
         found=found,
         statuses=STATUSES,
-        graphs=sorted({*ui.runtime.graphs, *filter(None, (one.graph for one in found.threads))}),
+        graphs=sorted({*ui.runtime.graphs, *filter(None, (one.graph for one in found.rows))}),
         older=_older(ui, query, found),
         newest=ui.url("/threads", **_address(query)) if before else None,
     )
@@ -106,7 +106,7 @@ def _address(query: ThreadQuery) -> dict[str, str]:
     return {name: one for name, one in vars(query).items() if one}
 
 
-def _older(ui: Ui, query: ThreadQuery, found: ThreadPage) -> str | None:
+def _older(ui: Ui, query: ThreadQuery, found: Page[Thread]) -> str | None:
     if found.older is None:
         return None
     return ui.url("/threads", **_address(query), before=as_cursor(found.older))
