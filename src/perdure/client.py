@@ -36,7 +36,6 @@ from perdure.commands import scores as of_scores
 from perdure.commands import waits as of_waits
 from perdure.commands import workers as of_workers
 from perdure.commands.connection import Connection, check_public_url
-from perdure.commands.health import redact
 from perdure.commands.streams import check_modes, read_stream
 from perdure.context_managed import ContextManaged
 from perdure.journal import Journal, Plan, version
@@ -45,7 +44,8 @@ from perdure.journal.clock import Clock
 from perdure.journal.migrate import migrations
 from perdure.observe.observers import Observers
 from perdure.recorded_calls import RecordingConnection
-from perdure.serde.redaction import Redaction, hide_in_url
+from perdure.serde import redaction
+from perdure.serde.redaction import Redaction, hide_in_url, secrets_in
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
 from perdure.types import Chunk, EffectState, Kind, State
@@ -377,7 +377,7 @@ class Client(Verbs, Caller, ContextManaged):
         Args:
             text: The text, such as the message of an exception.
         """
-        return redact(text, self._url or os.environ.get("PERDURE_URL", ""))
+        return redaction.redact(text, secrets_in(self._url or os.environ.get("PERDURE_URL", "")))
 
 
 class BlockingClient(Verbs, LoopThread):

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from perdure.client import Client
-from perdure.commands.events import Unexported
+from perdure.commands.events import Trace
 from perdure.errors import BadArgument
 from perdure.observe import Metrics, OpenTelemetry, trace_exporter
 from perdure.observe.trace_exporter import TraceSink
@@ -92,10 +92,8 @@ def test_a_run_that_cannot_be_given_or_made_a_trace_of_does_not_keep_the_others_
         collector.run_id, collector.is_down = refused, False
         make = TraceSink._ready
 
-        def ready(self: Any, found: Unexported, count: int) -> Any:
-            if found.trace.run_id == damaged:
-                found = found._replace(events=[None])  # type: ignore[list-item]
-            return make(self, found, count)
+        def ready(self: Any, trace: Trace, unexported: list[Any], count: int) -> Any:
+            return make(self, trace, [None] if trace.run_id == damaged else unexported, count)
 
         monkeypatch.setattr(TraceSink, "_ready", ready)
         with caplog.at_level(logging.CRITICAL):

@@ -19,23 +19,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from perdure.commands import events, messages, schedules
+from perdure.commands import messages, schedules
 from perdure.commands.connection import Connection
 from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.commands.events import (
+    WAKE_JOINERS,
     Change,
     change,
     dump_event,
     redacted_data,
     stop_children,
-    wake_joiners,
 )
 from perdure.commands.runs import RunRow, names_in_pieces
 from perdure.commands.schedules import ScheduleRow
 from perdure.commands.webhooks import Endpoint
-from perdure.commands.workers import DrainRequest, drain_request
+from perdure.commands.workers import DrainRequest, WorkerLeases, drain_request, leased_workers
 from perdure.journal import (
     EventStatement,
     Op,
@@ -43,8 +44,10 @@ from perdure.journal import (
     Rows,
     Statement,
     as_time,
+    changed,
     first_as,
     read_op,
+    read_together,
     rows_as,
     with_params,
     write_op,
@@ -69,16 +72,6 @@ class LeaseRow(NamedTuple):
     control: str | None
     control_at: int | None
     events: int
-
-
-class WorkerLeases(NamedTuple):
-    """A worker that holds leases, and when they end."""
-
-    worker: str
-    lease_until: int
-    """The first end of one, by the clock of its host; 0 if that is not known."""
-    due_at: int
-    """The last end of one, by the journal's clock."""
 
 
 class LeaseTimes(NamedTuple):
@@ -149,19 +142,28 @@ def claim(
 
 
 def claimable(
-    times: LeaseTimes, graphs: Iterable[str], count: int, *, suspect: bool
-) -> Op[list[tuple[str, str]]]:
-    """Thread and id of each run that `claim` would take."""
+    times: LeaseTimes,
+    graphs: Iterable[str],
+    count: int,
+    result: Callable[[Rows], T],
+    *,
+    suspect: bool,
+    after: int = -UNLIMITED,
+    before: int | None = None,
+) -> Op[T]:
+    """The runs that `claim` would take that are due after `after`, and by `before` or now: when,
+    thread and id of each."""
     params = {**times.params, "names": json.dumps(sorted(graphs)), "count": count}
-    params |= {"suspect": int(suspect), "after": -UNLIMITED, "before": times.now}
-    return read_op("claimable", params, lambda rows: [(row[1], row[2]) for row in rows[0]])
+    params |= {"suspect": int(suspect), "after": after}
+    return read_op(
+        "claimable", {**params, "before": times.now if before is None else before}, result
+    )
 
 
 def postpone(thread_id: str, run_id: str, until: int, reason: str) -> Op[None]:
     """Try a due run again at `until`, and say why."""
     params = {"thread_id": thread_id, "id": run_id, "until": until, "reason": reason}
-    statement = Statement("postpone_run", params)
-    return Op(f"postpone {run_id}", [statement], lambda rows: None, write=True)
+    return write_op(params, "postpone_run")
 
 
 def claim_run(
@@ -229,19 +231,6 @@ def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[list[Lea
     )
 
 
-def leased_workers() -> Op[list[WorkerLeases]]:
-    """Every worker that has a lease."""
-    return read_op(
-        "leased_workers",
-        {"count": UNLIMITED},
-        lambda rows: [
-            WorkerLeases(worker, *(at if isinstance(at, int) else 0 for at in times))
-            for worker, _, *times in rows[0]
-            if isinstance(worker, str)  # a damaged row is left to its lease
-        ],
-    )
-
-
 def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
     """End the leases of a dead worker: its runs are due. With `before`, only the leases that ended
     by then by the clock of its host."""
@@ -301,9 +290,8 @@ def end_segment(
     statements += [
         Statement("end_segment", params),
         EventStatement("insert_event", params, data),
-        *events.mark_traces(made, sinks),
-        *with_params(params, "close_waits", "make_next_due"),
-        *wake_joiners(params),
+        *(Statement("trace_segment", {**params, "sink": sink, "empty": b""}) for sink in sinks),
+        *with_params(params, "close_waits", "make_next_due", *WAKE_JOINERS),
         *([messages.announce_ends(made)] if has_webhook else []),
         *messages.announce_states(made, endpoints),
     ]
@@ -312,7 +300,7 @@ def end_segment(
     return Op(
         f"end_segment {made.run_id}",
         statements,
-        lambda rows: bool(rows[at] if len(rows) > at else rows[0]),
+        changed(at),
         write=True,
         key=made.key,
     )
@@ -335,7 +323,7 @@ GAVE_UP = "its caller went away"
 def reserve(row: RunRow, until: int) -> Op[None]:
     """Reserve a run for the caller that waits to drive it."""
     params = {"thread_id": row.thread_id, "id": row.id, "until": until}
-    return Op("reserve", [Statement("reserve_run", params)], lambda rows: None, write=True)
+    return write_op(params, "reserve_run")
 
 
 def withdraw(serializer: Serializer, made: Change, worker: str | None = None) -> Op[bool]:
@@ -348,11 +336,10 @@ def withdraw(serializer: Serializer, made: Change, worker: str | None = None) ->
         [
             *with_params(params, "lock_thread", "withdraw_run"),
             made.event(serializer, EventKind.CANCELLED, {"reason": reason}),
-            *with_params(params, "trace_changed", "make_next_due"),
-            *wake_joiners(params),
+            *with_params(params, "trace_changed", "make_next_due", *WAKE_JOINERS),
             messages.announce_ends(made),
         ],
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        changed(1),
         write=True,
         key=made.key,
     )
@@ -407,20 +394,15 @@ def look(
     """Look for runs of these graphs that are due, or will be by `until`; for suspects, slots of
     schedules, the oldest of what is to be deleted, and whether this worker is to drain, if asked
     to; and for messages of these topics."""
-    names, now = json.dumps(sorted(graphs)), times.now
-
-    def claimable(after: int, before: int, suspect: int) -> Statement:
-        params = {**times.params, "names": names, "suspect": suspect}
-        return Statement("claimable", params | {"after": after, "before": before, "count": 1})
-
+    now, due = times.now, partial(claimable, times, graphs, 1, as_time)
     asked: dict[str, Op[Any]] = {
         "workers": leased_workers(),
         "first_at": next_due(),
-        "due_at": _time(claimable(BEGINNING, now, 0)),
-        "soon_at": _time(claimable(now, until, 0)),
+        "due_at": due(suspect=False, after=BEGINNING),
+        "soon_at": due(suspect=False, after=now, before=until),
     }
     if suspects:
-        asked["suspect_at"] = _time(claimable(BEGINNING, now, 1))
+        asked["suspect_at"] = due(suspect=True, after=BEGINNING)
     if slots:
         asked["schedules"] = schedules.due(now)
     if topics:
@@ -431,13 +413,9 @@ def look(
         )
     if worker is not None:
         asked["drain"] = drain_request(worker)
-
-    def found(rows: Rows) -> WorkFound:
-        each = zip(asked.items(), rows, strict=True)
-        return WorkFound(**{name: op.result([own]) for (name, op), own in each})
-
-    return Op("look", [statement for op in asked.values() for statement in op.render()], found)
-
-
-def _time(statement: Statement) -> Op[int | None]:
-    return Op(statement.name, [statement], as_time)
+    every = read_together("look", *asked.values())
+    return Op(
+        "look",
+        every.statements,
+        lambda rows: WorkFound(**dict(zip(asked, every.result(rows), strict=True))),
+    )

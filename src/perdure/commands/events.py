@@ -27,11 +27,11 @@ from perdure.journal import (
     EventStatement,
     Op,
     Plan,
-    Row,
     Rows,
     Statement,
-    first_as,
+    no_result,
     read_op,
+    read_together,
     row_as,
     with_params,
     write_op,
@@ -143,8 +143,8 @@ def actor_name(by: str | None) -> str | None:
 def actor_data(by: str | None) -> dict[str, str]:
     """The fields of a decision's event about the person: `by`, `via` and `from`."""
     via, address = (by.via, by.address) if isinstance(by, Actor) else (None, None)
-    said = {"by": actor_name(by), "via": via, "from": address}
-    return {name: text for name, text in said.items() if text}
+    details = {"by": actor_name(by), "via": via, "from": address}
+    return {name: text for name, text in details.items() if text}
 
 
 def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
@@ -181,13 +181,12 @@ def last_decision(
     serializer: Serializer, thread_id: str, run_id: str, before: int
 ) -> Op[Event | None]:
     """The event before number `before` that last decided whether a run goes on."""
-
-    def result(rows: Rows) -> Event | None:
-        row = first_as(EventRow)(rows)
-        return None if row is None else to_event(serializer, row)
-
     params = {"thread_id": thread_id, "id": run_id, "events": before}
-    return read_op("last_decision", params, result)
+    return read_op(
+        "last_decision",
+        params,
+        lambda rows: next((to_event(serializer, row_as(EventRow, row)) for row in rows[0]), None),
+    )
 
 
 def is_end(event: Event) -> bool:
@@ -257,43 +256,35 @@ def to_event(serializer: Serializer, row: EventRow) -> Event:
 
 def store_losses(serializer: Serializer, error: WentBack, now: int) -> list[Op[None]]:
     """Store what is missing, and say so in the history of each run that is left."""
-    ops = [_write("forget_losses", [Statement("forget_losses", {"before": now - LOSSES_KEPT})])]
+    ops = [write_op({"before": now - LOSSES_KEPT}, "forget_losses")]
     for loss in error.losses:
-        params: dict[str, Any] = {
+        params = {
             "thread_id": loss.thread_id,
             "run_id": loss.run_id or "",
             "what": loss.what,
+            "acknowledged_at": milliseconds(loss.acknowledged_at),
+            "now": now,
+            "reason": error.why,
         }
-        params |= {"acknowledged_at": milliseconds(loss.acknowledged_at), "now": now}
-        statements = [Statement("insert_loss", {**params, "reason": error.why})]
+        statements = [Statement("insert_loss", params)]
         if loss.run_id is not None:
             made = change(loss.thread_id, loss.run_id, now)
             statements.append(Statement("count_note", {**made.params, "name": None, "about": None}))
             statements.append(made.event(serializer, EventKind.REWOUND, {"reason": error.why}))
-        ops.append(_write("insert_loss", statements))
+        ops.append(Op("insert_loss", statements, no_result, write=True))
     return ops
 
 
-def _write(name: str, statements: Sequence[Statement]) -> Op[None]:
-    return Op(name, statements, lambda rows: None, write=True)
-
-
-def losses() -> Op[list[Loss]]:
-    """What was lost in the last 30 days, the last changes first."""
-    return read_op("losses", {"id": None, "count": MOST_LOSSES}, lambda rows: _losses(rows[0]))
-
-
-def loss_of_run(run_id: str) -> Op[Loss | None]:
-    """What was lost of a run."""
-    params = {"id": run_id, "count": 1}
-    return read_op("losses", params, lambda rows: next(iter(_losses(rows[0])), None))
-
-
-def _losses(rows: Iterable[Row]) -> list[Loss]:
-    return [
-        Loss(str(thread_id), str(run_id) or None, str(what), moment(at), moment(noticed_at))
-        for thread_id, run_id, what, at, noticed_at in rows
-    ]
+def losses(run_id: str | None = None, count: int = MOST_LOSSES) -> Op[list[Loss]]:
+    """What was lost in the last 30 days, of all runs or of one, the last changes first."""
+    return read_op(
+        "losses",
+        {"id": run_id, "count": count},
+        lambda rows: [
+            Loss(str(thread_id), str(run_id) or None, str(what), moment(at), moment(noticed_at))
+            for thread_id, run_id, what, at, noticed_at in rows[0]
+        ],
+    )
 
 
 # -- what a change of a run means to others
@@ -304,9 +295,8 @@ def parent_cancelled(run_id: str) -> str:
     return f"its parent, run {run_id}, was cancelled"
 
 
-def wake_joiners(params: Mapping[str, Any]) -> list[Statement]:
-    """Wake the runs that wait for one of a thread, for a batch that ends some of them."""
-    return with_params(params, "lock_joiners", "wake_joiners")
+WAKE_JOINERS = ("lock_joiners", "wake_joiners")
+"""The statements that wake the runs that wait for one of a thread, for a batch that ends some."""
 
 
 def stop_children(serializer: Serializer, by: Change, grace: int) -> list[Statement]:
@@ -384,20 +374,6 @@ def trace_place(thread_id: str, run_id: str, sink: str, n: int) -> Place:
     return Place(f"trace of run {run_id} for {sink}", (thread_id, n))
 
 
-class Unexported(NamedTuple):
-    """The events of a run that a sink has not been given yet."""
-
-    trace: Trace
-    events: list[Event]
-
-
-def mark_traces(made: Change, sinks: Iterable[str]) -> list[Statement]:
-    """Statements for the batch that ends a segment: its trace is due at each of these sinks."""
-    return [
-        Statement("trace_segment", {**made.params, "sink": sink, "empty": b""}) for sink in sinks
-    ]
-
-
 def take_traces(
     serializer: Serializer, sink: str, now: int, until: int, count: int
 ) -> Op[list[Trace]]:
@@ -421,21 +397,15 @@ def _taken(serializer: Serializer, sink: str, change: int, row: TraceRow) -> Tra
     return Trace(row.thread_id, row.run_id, sink, row.n, opened, change)
 
 
-def unexported(serializer: Serializer, traces: Sequence[Trace], count: int) -> Op[list[Unexported]]:
+def unexported(
+    serializer: Serializer, traces: Sequence[Trace], count: int
+) -> Op[list[list[Event]]]:
     """The next `count` events of each of these runs that its sink was not given."""
-    statements = []
-    for one in traces:
-        place = {"thread_id": one.thread_id, "id": one.run_id, "count": count, "names": None}
-        after = 0 if one.open is None else one.n
-        statements.append(Statement("events_after", {**place, "after": after}))
-
-    def result(rows: Rows) -> list[Unexported]:
-        return [
-            Unexported(trace, [to_event(serializer, row_as(EventRow, row)) for row in events])
-            for trace, events in zip(traces, rows, strict=True)
-        ]
-
-    return Op("unexported", statements, result)
+    every = (
+        events_of(serializer, one.thread_id, one.run_id, 0 if one.open is None else one.n, count)
+        for one in traces
+    )
+    return read_together("unexported", *every)
 
 
 def note_trace(

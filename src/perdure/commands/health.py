@@ -2,8 +2,8 @@
 
 `count_due` reads what is due, `count_rest` every unfinished run and every open wait. Ended runs are
 never counted: there may be millions. `first_signs` is for people who look: it counts up to `MOST`
-of each, so it takes as long on a large journal as on a small one. So do `runs_by_state` and
-`open_waits`.
+of each, so it takes as long on a large journal as on a small one. So do `run_counts` and
+`wait_counts`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 from perdure.commands import events, messages, schedules
 from perdure.commands.connection import Connection
 from perdure.errors import Loss
-from perdure.journal import Op, Plan, Rows, Statement, read_op, with_params
+from perdure.journal import Op, Plan, Row, Rows, Statement, all_rows, read_op, with_params
 from perdure.journal.clock import UNLIMITED
 from perdure.journal.committer import warn_unreplicated
 from perdure.journal.sqlite_file import loses_commits
-from perdure.serde import redaction
-from perdure.serde.redaction import secrets_in
 from perdure.types import Kind, State
 from perdure.verbs import check_limit, verb
 
@@ -69,13 +67,8 @@ def examine() -> Op[list[Violation]]:
     )
 
 
-def unreplicated() -> Op[str | None]:
-    """Advice if commits do not wait for the standbys that there are."""
-    return read_op("standbys", {}, lambda rows: warn_unreplicated(*rows[0][0]))
-
-
-def remarks(url: str) -> list[str]:
-    """Warnings about the database itself."""
+def _about_sqlite(url: str) -> list[str]:
+    """Warnings about the SQLite library."""
     if url.startswith("sqlite:") and loses_commits(sqlite3.sqlite_version_info):
         note = (
             f"SQLite {sqlite3.sqlite_version} has the WAL-reset bug: processes that write and "
@@ -104,23 +97,6 @@ class Diagnosis:
     the database lost."""
 
 
-def diagnose(url: str, now: int) -> Plan[Diagnosis]:
-    """Check every invariant of the journal at `url`, from one snapshot."""
-    findings: list[Violation] = yield examine()
-    failing: list[str] = yield schedules.failing(now, MOST_SCHEDULES)
-    lost: list[Loss] = yield events.losses()
-    replication: str | None = yield unreplicated()
-    said = [f"The schedule {name!r} starts no runs: see `perdure schedules`." for name in failing]
-    said += [f"The database lost what was acknowledged: {loss}." for loss in lost]
-    said += [replication] if replication else []
-    return Diagnosis(tuple(findings), len(INVARIANTS), (*remarks(url), *said))
-
-
-def redact(text: str, url: str) -> str:
-    """A text without the password in a URL."""
-    return redaction.redact(text, secrets_in(url))
-
-
 @verb()
 def doctor(on: Connection) -> Plan[Diagnosis]:
     """Check the journal's invariants, from one snapshot. It changes nothing.
@@ -130,7 +106,17 @@ def doctor(on: Connection) -> Plan[Diagnosis]:
 
     `perdure doctor` prints the same.
     """
-    return (yield from diagnose(on.shown_url, on.clock.now()))
+    findings: list[Violation] = yield examine()
+    failing: list[str] = yield schedules.failing(on.clock.now(), MOST_SCHEDULES)
+    lost: list[Loss] = yield events.losses()
+    standbys: list[Row] = yield read_op("standbys", {}, all_rows)
+    remarks = [
+        *_about_sqlite(on.shown_url),
+        *(f"The schedule {one!r} starts no runs: see `perdure schedules`." for one in failing),
+        *(f"The database lost what was acknowledged: {loss}." for loss in lost),
+        warn_unreplicated(*standbys[0]),
+    ]
+    return Diagnosis(tuple(findings), len(INVARIANTS), tuple(filter(None, remarks)))
 
 
 MOST = 1000
@@ -138,6 +124,14 @@ MOST = 1000
 
 NEWEST = 10
 """Done runs are counted among this many times as many of the newest runs."""
+
+
+_COUNTS = {
+    State.RUNNING: "count_running",
+    State.PENDING: "count_pending",
+    State.DONE: "count_done",
+}
+"""The statements that count the runs in these states."""
 
 
 class GraphDue(NamedTuple):
@@ -185,13 +179,12 @@ class Rest(NamedTuple):
 
 def count_due(now: int) -> Op[list[GraphDue]]:
     """The graphs that have due runs."""
-    return Op(
-        "count_due",
-        [Statement("count_due", {"now": now, "count": UNLIMITED})],
-        lambda rows: [
-            GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in rows[0]
-        ],
-    )
+    params = {"now": now, "count": UNLIMITED}
+    return read_op("count_due", params, lambda rows: _due(rows[0], now))
+
+
+def _due(rows: Iterable[Row], now: int) -> list[GraphDue]:
+    return [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in rows]
 
 
 def count_rest(now: int) -> Op[Rest]:
@@ -200,7 +193,7 @@ def count_rest(now: int) -> Op[Rest]:
     names = ("count_runs", "count_unknown", "count_messages", "schedule_health")
 
     def result(rows: Rows) -> Rest:
-        runs, unknown, [(messages, oldest, losses, size)], found, *waits = rows
+        runs, unknown, [(messages, oldest, losses, size)], health, *waits = rows
         return Rest(
             {(str(graph), str(state)): count for graph, state, count in runs},
             [
@@ -212,34 +205,12 @@ def count_rest(now: int) -> Op[Rest]:
             messages,
             _since(oldest, now),
             None if size is None else int(size),
-            _by_graph((graph, missed) for _, graph, missed, _ in found),
-            _by_graph((graph, fails) for _, graph, _, fails in found),
+            _by_graph((graph, missed) for _, graph, missed, _ in health),
+            _by_graph((graph, fails) for _, graph, _, fails in health),
             losses,
         )
 
     return Op("count_rest", [*with_params(params, *names), *_count_waits(UNLIMITED)], result)
-
-
-def runs_by_state(most: int) -> Op[dict[State, int]]:
-    """Runs in each state, counted up to `most`; those that are done among the newest `NEWEST` times
-    as many."""
-    params = {"most": most, "looked": most * NEWEST}
-    names = {State.RUNNING: "count_running", State.PENDING: "count_pending"}
-    names[State.DONE] = "count_done"
-    statements = [
-        Statement(names.get(state, "count_in_state"), {**params, "state": state.value})
-        for state in State
-    ]
-    return Op("count_states", statements, lambda rows: {State(one): n for [[one, n]] in rows})
-
-
-def open_waits(most: int) -> Op[dict[Kind, int]]:
-    """Open waits of each kind, counted up to `most`."""
-    return Op(
-        "count_open_waits",
-        _count_waits(most),
-        lambda rows: {Kind(kind): count for [(kind, count, _)] in rows},
-    )
 
 
 def _count_waits(most: int) -> list[Statement]:
@@ -274,7 +245,7 @@ def first_signs(now: int) -> Op[Signs]:
     def result(rows: Rows) -> Signs:
         due, unknown, [(waiting, late, given_up, size)], failing = rows
         return Signs(
-            [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in due],
+            _due(due, now),
             sum(count for _, count, _ in unknown),
             max((_since(first, now) for _, _, first in unknown), default=0),
             waiting,
@@ -311,8 +282,13 @@ def run_counts(on: Connection, limit: int = 1000) -> Plan[dict[State, int]]:
         limit: Count up to this number in each state. `done` runs are counted among the newest
             10 × `limit` runs, so there may be more.
     """
-    counts: dict[State, int] = yield runs_by_state(check_limit(limit))
-    return counts
+    params = {"most": check_limit(limit), "looked": limit * NEWEST}
+    counted = (
+        Statement(_COUNTS.get(state, "count_in_state"), {**params, "state": state.value})
+        for state in State
+    )
+    rows: list[Row] = yield Op("count_states", [*counted], all_rows)
+    return {State(state): number for state, number in rows}
 
 
 @verb()
@@ -322,5 +298,5 @@ def wait_counts(on: Connection, limit: int = 1000) -> Plan[dict[Kind, int]]:
     Args:
         limit: Count up to this number in each kind.
     """
-    counts: dict[Kind, int] = yield open_waits(check_limit(limit))
-    return counts
+    rows: list[Row] = yield Op("count_open_waits", _count_waits(check_limit(limit)), all_rows)
+    return {Kind(kind): number for kind, number, _ in rows}

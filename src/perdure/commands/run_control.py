@@ -13,11 +13,11 @@ from perdure.commands import effects, messages, waits
 from perdure.commands.answering import end_sleeps
 from perdure.commands.connection import Connection
 from perdure.commands.events import (
+    WAKE_JOINERS,
     Change,
     actor_data,
     change,
     stop_children,
-    wake_joiners,
     was_made,
 )
 from perdure.commands.run_reads import find_row, get
@@ -30,6 +30,7 @@ from perdure.journal import (
     Plan,
     Statement,
     all_rows,
+    changed,
     read_together,
     with_params,
 )
@@ -80,12 +81,12 @@ def request_stop(
         *with_params(params, "trace_changed", "close_waits", "make_next_due"),
     ]
     if control is Control.CANCEL:
-        statements += [*wake_joiners(made.params), messages.announce_ends(made)]
+        statements += [*with_params(params, *WAKE_JOINERS), messages.announce_ends(made)]
         statements += stop_children(serializer, made, grace)
     return Op(
         control.value,
         statements,
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        changed(1),
         write=True,
         key=made.key,
     )

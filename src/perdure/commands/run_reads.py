@@ -29,7 +29,7 @@ from perdure.commands.runs import (
 )
 from perdure.commands.waits import Answer
 from perdure.commands.workers import UnknownGraphName
-from perdure.errors import UNREADABLE, BadArgument, NotFound
+from perdure.errors import UNREADABLE, BadArgument, Loss, NotFound
 from perdure.journal import Plan
 from perdure.journal.names import check_id, maybe_id, maybe_text
 from perdure.text import describe_error
@@ -63,7 +63,8 @@ def find_row(on: Connection, run_id: str) -> Plan[RunRow]:
     """The row of a run. Raises `NotFound`."""
     row: RunRow | None = yield runs.find(check_id("run", run_id))
     if row is None:
-        raise NotFound("run", run_id, lost=(yield events.loss_of_run(run_id)))
+        lost: list[Loss] = yield events.losses(run_id, 1)
+        raise NotFound("run", run_id, lost=lost[0] if lost else None)
     return row
 
 

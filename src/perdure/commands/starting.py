@@ -15,12 +15,12 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args
 from perdure.commands import messages
 from perdure.commands.connection import Connection
 from perdure.commands.events import (
+    WAKE_JOINERS,
     Change,
     change,
     dump_event,
     parent_cancelled,
     stop_children,
-    wake_joiners,
 )
 from perdure.commands.run_reads import get, show
 from perdure.commands.runs import RunRow, first_run, redacted_setup
@@ -122,7 +122,7 @@ def stop_thread(
         Statement("stop_thread", params),
         EventStatement("insert_stop_events", params, data),
         *with_params(params, "trace_changed", "close_waits"),
-        *wake_joiners(by.params),
+        *with_params(by.params, *WAKE_JOINERS),
         messages.announce_ends(change(by.thread_id, by.run_id, by.now, number)),
         *stop_children(serializer, change(by.thread_id, "", by.now, number), grace),
     ]

@@ -23,16 +23,7 @@ from perdure.commands import events, runs
 from perdure.commands.connection import Connection
 from perdure.commands.runs import RunRow
 from perdure.errors import BadArgument
-from perdure.journal import (
-    Op,
-    Plan,
-    Rows,
-    Statement,
-    is_left,
-    read_op,
-    rows_as,
-    with_params,
-)
+from perdure.journal import Op, Plan, Rows, Statement, is_left, read_op, rows_as, with_params
 from perdure.journal.changes import stream_of
 from perdure.serde.encryption import Place
 from perdure.serde.serializer import Serializer

@@ -24,10 +24,12 @@ from perdure.journal import (
     all_rows,
     read_op,
     read_together,
+    row_as,
     rows_as,
     with_params,
     write_op,
 )
+from perdure.journal.clock import UNLIMITED
 from perdure.journal.names import check_id, maybe_text
 from perdure.times import maybe_moment, moment
 from perdure.types import DrivenRun, WorkerInfo, WorkerState
@@ -73,13 +75,16 @@ class DrivenRow(NamedTuple):
     due_at: int | None
 
 
-class Load(NamedTuple):
-    """How many runs a worker drives, and when the last of its leases ends."""
+class WorkerLeases(NamedTuple):
+    """A worker that holds leases, and when they end."""
 
     worker: str
     runs: int
+    """How many it holds."""
     lease_until: int
-    until: int | None
+    """The first end of one, by the clock of its host; 0 if that is not known."""
+    due_at: int
+    """The last end of one, by the journal's clock."""
 
 
 class DrainRequest(NamedTuple):
@@ -110,6 +115,28 @@ def announce(row: WorkerRow, *, is_new: bool) -> Op[int | None]:
 def leave(worker: str) -> Op[None]:
     """Delete the row of a worker that has stopped, or is dead."""
     return write_op({"id": worker, "before": None}, "delete_workers")
+
+
+def leased_workers(count: int = UNLIMITED) -> Op[list[WorkerLeases]]:
+    """Every worker that has a lease. A damaged row is left to its lease."""
+    return read_op(
+        "leased_workers",
+        {"count": count},
+        lambda rows: [row_as(WorkerLeases, row) for row in rows[0] if isinstance(row[0], str)],
+    )
+
+
+def request_drain(worker: str, by: str | None, now: int) -> Op[bool]:
+    """Ask a worker to drain. False: none with this id has announced itself."""
+    params = {"id": worker, "now": now, "by": json.dumps(actor_data(by))}
+    return Op(
+        f"drain {worker}",
+        with_params(params, "drain_worker", "announced"),
+        lambda rows: bool(rows[-1]),
+        write=True,
+        key=Statement("announced", params),
+        proof=NO_PROOF,
+    )
 
 
 def drain_request(worker: str) -> Op[DrainRequest | None]:
@@ -162,7 +189,11 @@ def beat_of(capabilities: Capabilities) -> float:
 
 
 def _info(
-    on: Connection, id: str, row: WorkerRow | None, load: Load | None, driven: Sequence[DrivenRow]
+    on: Connection,
+    id: str,
+    row: WorkerRow | None,
+    leases: WorkerLeases | None,
+    driven: Sequence[DrivenRow],
 ) -> WorkerInfo:
     """A worker by its row, or without one by its leases."""
     now = on.clock.now()
@@ -170,7 +201,7 @@ def _info(
         host, _, rest = id.partition(":")
         pid = rest.partition(":")[0]
         seen = WorkerInfo(id, host, int(pid) if pid.isdecimal() else 0, WorkerState.ALIVE, 0)
-        is_silent = load is None or load.until is None or load.until <= now
+        is_silent = leases is None or leases.due_at <= now
     else:
         seen = WorkerInfo(
             id=id,
@@ -190,7 +221,7 @@ def _info(
     return replace(
         seen,
         state=WorkerState.DEAD if on.is_dead(id) else state,
-        driven=0 if load is None else load.runs,
+        driven=0 if leases is None else leases.runs,
         runs=tuple(
             DrivenRun(one.run_id, one.thread_id, one.graph, one.version, moment(one.updated_at))
             for one in driven
@@ -211,21 +242,20 @@ def list_workers(on: Connection) -> Plan[list[WorkerInfo]]:
 
     Only a `Runtime` on the same host can see that a worker is `dead`.
     """
-    kinds: dict[str, Any] = {
-        "announced_workers": WorkerRow,
-        "leased_workers": Load,
-        "driven_runs": DrivenRow,
-    }
-    reads = (read_op(name, {"count": MOST}, rows_as(kind)) for name, kind in kinds.items())
-    announced, leased, driven = yield read_together("workers_and_runs", *reads)
+    announced, leased, driven = yield read_together(
+        "workers_and_runs",
+        read_op("announced_workers", {"count": MOST}, rows_as(WorkerRow)),
+        leased_workers(MOST),
+        read_op("driven_runs", {"count": MOST}, rows_as(DrivenRow)),
+    )
     rows = {row.id: row for row in announced}
-    loads = {load.worker: load for load in leased}
+    leases = {one.worker: one for one in leased}
     driven_by: dict[str, list[DrivenRow]] = {}
     for run in driven:
         driven_by.setdefault(run.worker, []).append(run)
     return [
-        _info(on, id, rows.get(id), loads.get(id), driven_by.get(id, ()))
-        for id in dict.fromkeys([*rows, *loads])
+        _info(on, id, rows.get(id), leases.get(id), driven_by.get(id, ()))
+        for id in dict.fromkeys([*rows, *leases])
     ]
 
 
@@ -245,17 +275,7 @@ def drain_worker(on: Connection, worker_id: str, *, by: str | None = None) -> Pl
     """
     maybe_text("by", by)
     id = check_id("worker", worker_id)
-    params = {"id": id, "now": on.clock.now(), "by": json.dumps(actor_data(by))}
-    find = Statement("announced", params)
-    is_announced = yield Op(
-        f"drain {id}",
-        [Statement("drain_worker", params), find],
-        lambda rows: bool(rows[-1]),
-        write=True,
-        key=find,
-        proof=NO_PROOF,
-    )
-    if not is_announced:
+    if not (yield request_drain(id, by, on.clock.now())):
         raise NotFound("worker", id)
     on.wake()
 

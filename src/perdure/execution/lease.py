@@ -47,10 +47,10 @@ from itertools import islice
 from pathlib import Path
 
 from perdure.commands import claims, effects, workers
-from perdure.commands.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeases
+from perdure.commands.claims import LeaseRow, LeaseTimes, SegmentEnd
 from perdure.commands.effects import report
 from perdure.commands.runs import RunRow
-from perdure.commands.workers import WorkerRow, beat_of
+from perdure.commands.workers import WorkerLeases, WorkerRow, beat_of
 from perdure.errors import Closed, Error, StepTimeout, WentBack
 from perdure.execution.drive import Drive, Driver, Ended, StopReason
 from perdure.execution.finish import end_segment, failed, released

@@ -38,7 +38,7 @@ from perdure.execution.segment import LoopPulse, driving
 from perdure.execution.start import begin_segment, held_by_error
 from perdure.execution.stream_capture import stream_through
 from perdure.failures import WORKER
-from perdure.journal import Refused
+from perdure.journal import Refused, all_rows
 from perdure.journal.clock import JournalClock
 from perdure.shutdown import drain_on_signals
 from perdure.types import Counts, DrivenBy
@@ -318,12 +318,12 @@ class Worker:
             raise
         except Exception:
             times = self._keeper.times()
-            due = claims.claimable(times, self._graphs, count, suspect=suspect)
-            found = await self._journal.ado(due)
-            if not found:
+            due = claims.claimable(times, self._graphs, count, all_rows, suspect=suspect)
+            rows = await self._journal.ado(due)
+            if not rows:
                 raise
         claimed = 0
-        for thread_id, run_id in found:  # one by one: what one of them raises, it raises alone
+        for _, thread_id, run_id in rows:  # one by one: what one of them raises, it raises alone
             if self._failures.is_resting(DRIVING, run_id):
                 continue
             try:

@@ -197,6 +197,12 @@ def rows_as(kind: type[R]) -> Callable[[Rows], list[R]]:
     return lambda rows: [row_as(kind, row) for some in rows for row in some]
 
 
+def changed(at: int) -> Callable[[Rows], bool]:
+    """The `result` of an operation: whether its statement `at` changed a row. If the reply was
+    lost, `rows` are those of its `key`."""
+    return lambda rows: bool(rows[at] if len(rows) > at else rows[0])
+
+
 def all_rows(rows: Rows) -> list[Row]:
     """The `result` of an operation: the rows of all its statements, as they are."""
     return [row for some in rows for row in some]

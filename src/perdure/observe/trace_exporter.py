@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from perdure.commands import effects, events
-from perdure.commands.events import Trace, Unexported
+from perdure.commands.events import Trace
 from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.observe.observers import Observed, check_is_new
 from perdure.observe.trace_fold import REPLAYED, Span, TraceFold, is_about_a_part
@@ -149,14 +149,14 @@ class TraceSink:
                 return False
             count = max(EVENTS // 10, min(EVENTS, 10 * EVENTS // len(taken)))
             found = journal.do(events.unexported(serializer, taken, count))
-            ready = [one for trace in found if (one := self._ready(trace, count))]
+            each = zip(taken, found, strict=True)
+            ready = [one for trace, own in each if (one := self._ready(trace, own, count))]
             arrived = self._give_all(ready)
             return arrived and (len(taken) == RUNS or any(one.more for one in ready))
 
-    def _ready(self, found: Unexported, count: int) -> _Ready | None:
+    def _ready(self, trace: Trace, unexported: list[Event], count: int) -> _Ready | None:
         """What to give of a run. None: that cannot be said, which is no reason to keep the others
         back."""
-        trace, unexported = found
         try:
             fold = TraceFold(trace.open)
             if trace.open is not None and any(map(is_about_a_part, unexported)):
