@@ -93,7 +93,8 @@ def test_a_run_that_cannot_be_given_or_made_a_trace_of_does_not_keep_the_others_
         make = TraceSink._ready
 
         def ready(self: Any, trace: Trace, unexported: list[Any], count: int) -> Any:
-            return make(self, trace, [None] if trace.run_id == damaged else unexported, count)
+            odd: list[Any] = [None]
+            return make(self, trace, odd if trace.run_id == damaged else unexported, count)
 
         monkeypatch.setattr(TraceSink, "_ready", ready)
         with caplog.at_level(logging.CRITICAL):

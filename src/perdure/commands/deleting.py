@@ -15,7 +15,17 @@ from perdure.commands.connection import Connection
 from perdure.commands.run_reads import find_row
 from perdure.commands.runs import RunRow
 from perdure.errors import BadArgument, WrongState
-from perdure.journal import Op, Plan, Statement, in_pieces, is_left, read_op, with_params, write_op
+from perdure.journal import (
+    Op,
+    Plan,
+    Statement,
+    all_rows,
+    in_pieces,
+    is_left,
+    read_op,
+    with_params,
+    write_op,
+)
 from perdure.journal.names import check_text
 from perdure.times import FIRST_MS, check_duration
 from perdure.types import ENDED, State
@@ -29,30 +39,13 @@ TABLES = (
 """The tables with rows of threads, in the order in which `rows_of_thread` counts them."""
 
 
-def rows_of_thread(thread_id: str) -> Op[dict[str, int]]:
-    """Number of rows of a thread by table, without tables that have none."""
-    return read_op(
-        "rows_of_thread",
-        {"thread_id": thread_id},
-        lambda rows: {name: int(n) for name, n in zip(TABLES, rows[0][0], strict=True) if int(n)},
-    )
-
-
 def erase_rows(thread_id: str, count: int) -> Op[bool]:
     """Erase up to `count` rows of a table of a thread without runs. True: rows are left."""
     params: dict[str, Any] = {"thread_id": thread_id, "count": count, "only": "no runs", "id": None}
     row = {"thread_id": thread_id, "now": 0, "change": 0}
     row |= dict.fromkeys(("graph", "assistant", "expires_at", "body"))
-    state = ("delete_state", "delete_state_writes", "delete_state_values")
-    tables = (
-        "effects",
-        "signals",
-        "outbox",
-        "schedules",
-        "losses",
-        "thread",
-    )
-    names = ("lock_thread", *state, *(f"erase_{one}" for one in tables), "is_erasure_left")
+    tables = ("effects", "signals", "outbox", "schedules", "losses", "thread")
+    names = ("lock_thread", *STATE, *(f"erase_{one}" for one in tables), "is_erasure_left")
     statements = [Statement("insert_thread", row), *with_params(params, *names)]
     return Op("erase_thread", statements, is_left, write=True)
 
@@ -63,6 +56,9 @@ def _last_to_end(on: Connection, thread_id: str) -> Plan[RunRow | None]:
     newest: list[RunRow] = [] if head else (yield runs.page(thread_id=thread_id, count=1))
     return head or next(iter(newest), None)
 
+
+STATE = ("delete_state", "delete_state_writes", "delete_state_values")
+"""What deletes the checkpoints of a thread."""
 
 DELETING = "it is being deleted: prune again to finish that"
 """The reason of a run that is deleted in several pieces, until the last."""
@@ -125,43 +121,13 @@ def delete(thread_id: str, run_id: str, count: int, *, keeps_state: bool = False
     names = ["lock_thread"]
     if not keeps_state:
         params["only"] = "alone"
-        names += ["delete_state", "delete_state_writes", "delete_state_values"]
+        names += STATE
     names += [f"delete_run_{what}" for what in ROWS_OF_RUN]
     names += ["delete_run", "retire_run", "is_run_left"]
     return Op("delete_run", with_params(params, *names), is_left, write=True)
 
 
 # -- pruning
-
-
-def prune_runs(
-    on: Connection,
-    older_than: timedelta,
-    states: list[State],
-    limit: int | None,
-    *,
-    dry_run: bool = False,
-) -> Plan[int]:
-    """Delete runs that ended longer ago than that. Returns how many; `dry_run` only counts.
-
-    Each run is deleted in one transaction, or in as many as the database needs: after a crash
-    between two of them, pruning again goes on with it.
-    """
-    before = on.clock.now() - round(older_than.total_seconds() * 1000)
-    count, rows = 0, on.journal.capabilities.delete_count
-    chosen, after = frozenset(states), (FIRST_MS, "")
-    while limit is None or count < limit:
-        page: list[OldRun] = yield oldest(after, before, PAGE)
-        old = [run for run in page if run.is_due(chosen, before)]
-        for run in old if limit is None else old[: limit - count]:
-            if not dry_run:
-                yield from in_pieces(delete(run.thread_id, run.id, rows))
-                on.forget(run.thread_id)
-            count += 1
-        if len(page) < PAGE:
-            break
-        after = (page[-1].created_at, page[-1].id)
-    return count
 
 
 def delete_run(on: Connection, run_id: str) -> Plan[None]:
@@ -223,8 +189,23 @@ async def prune(
 def _prune(
     on: Connection, older_than: timedelta, states: list[str], limit: int | None, dry_run: bool
 ) -> Plan[int]:
-    wanted = [State(state) for state in states]
-    return (yield from prune_runs(on, older_than, wanted, limit, dry_run=dry_run))
+    """Each run is deleted in one transaction, or in as many as the database needs: after a crash
+    between two of them, pruning again goes on with it."""
+    before = on.clock.now() - round(older_than.total_seconds() * 1000)
+    count, rows = 0, on.journal.capabilities.delete_count
+    after = (FIRST_MS, "")
+    while limit is None or count < limit:
+        page: list[OldRun] = yield oldest(after, before, PAGE)
+        old = [run for run in page if run.is_due(states, before)]
+        for run in old if limit is None else old[: limit - count]:
+            if not dry_run:
+                yield from in_pieces(delete(run.thread_id, run.id, rows))
+                on.forget(run.thread_id)
+            count += 1
+        if len(page) < PAGE:
+            break
+        after = (page[-1].created_at, page[-1].id)
+    return count
 
 
 @verb(effect=True)
@@ -255,7 +236,8 @@ def erase(on: Connection, thread_id: str) -> Plan[dict[str, int]]:
     # Its runs go first, each in one transaction or in as many as the database needs, then
     # everything else, the row of the thread last. After a crash in between the next call finds
     # what is left.
-    found: dict[str, int] = yield rows_of_thread(check_text("thread_id", thread_id))
+    check_text("thread_id", thread_id)
+    [counts] = yield read_op("rows_of_thread", {"thread_id": thread_id}, all_rows)
     rows = on.journal.capabilities.delete_count
     while (run := (yield from _last_to_end(on, thread_id))) is not None:
         if State(run.state) not in ENDED:
@@ -266,4 +248,4 @@ def erase(on: Connection, thread_id: str) -> Plan[dict[str, int]]:
     on.forget(thread_id)
     if (run := (yield from _last_to_end(on, thread_id))) is not None:
         raise WrongState(run.id, run.state, "be erased", "it was started meanwhile.")
-    return found
+    return {name: int(n) for name, n in zip(TABLES, counts, strict=True) if int(n)}
