@@ -430,8 +430,8 @@ BUGS = [
     ),
     Bug(
         "erasing leaves the signals of a thread",
-        '"effects", "signals", "outbox", "schedules", "losses", "thread",',
-        '"effects", "outbox", "schedules", "losses", "thread",',
+        '"effects", "signals", "outbox", "schedules", "losses", "thread")',
+        '"effects", "outbox", "schedules", "losses", "thread")',
         "test_erasing.py::test_nothing_of_an_erased_thread_is_left_in_any_table",
         also=(
             (
