@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-import re
 import secrets
 import statistics
 import time
@@ -19,7 +18,6 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-from urllib.parse import urlsplit
 
 from click.exceptions import Exit
 
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from perdure.d1 import Client
 
 CONFIG = "wrangler.jsonc"
-NAMES = {"worker": "[a-z0-9][a-z0-9-]{0,62}", "database": "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"}
 STYLES = {"ok": "green", "failed": "red", "note": "yellow"}
 
 DEADLINE = 10.0
@@ -47,41 +44,23 @@ STATEMENTS, PARAMETERS, BLOB = 901, 100, 900_000
 blob of a row, in bytes."""
 
 
-def init(
-    folder: Path,
-    *,
-    worker: Annotated[str, Parameter(metavar="NAME")] = "perdure",
-    database: Annotated[str, Parameter(metavar="NAME")] = "perdure",
-    tick_url: Annotated[str, Parameter(metavar="URL")] = "",
-    force: bool = False,
-) -> None:
+def init(folder: Path, *, force: bool = False) -> None:
     """Write the Worker of a D1 journal.
 
     Writes worker.js, wrangler.jsonc and a README, and prints the commands that deploy them. The
     first time it also prints a new secret, which is not stored anywhere. Nothing is sent over the
-    network. Run it again after you upgrade perdure: if there is a wrangler.jsonc, only worker.js is
-    written, and the options concern nothing. A file that differs from what would be written is
-    only overwritten with --force.
+    network. Run it again after you upgrade perdure: a wrangler.jsonc that exists is yours, so only
+    worker.js is written then. A file that differs from what would be written is only overwritten
+    with --force.
 
     Args:
         folder: Folder to write to; created if missing.
-        worker: Name of the Worker.
-        database: Name of the database.
-        tick_url: /cron/tick of your Python host. Without it the cron is idle.
         force: Overwrite files that differ.
     """
-    _check(worker, database, tick_url)
-    config = _packaged(CONFIG).replace('"name": "perdure"', f'"name": "{worker}"')
-    config = config.replace('"database_name": "perdure"', f'"database_name": "{database}"')
-    config = config.replace('"TICK_URL": ""', f'"TICK_URL": {jsonlib.dumps(tick_url)}')
-    config = config.replace("create perdure     ", f"create {database:11} ")
-    readme = _packaged("README.md").replace("DATABASE", database).replace("WORKER", worker)
-    wanted = {"worker.js": _packaged("worker.js"), CONFIG: config, "README.md": readme}
     is_new = not (folder / CONFIG).exists()
+    names = ("worker.js", CONFIG, "README.md") if is_new else ("worker.js",)
+    wanted = {name: _packaged(name) for name in names}
     try:
-        if not is_new:
-            del wanted[CONFIG], wanted["README.md"]
-            print(f"kept       {folder / CONFIG}")
         differing = [name for name, text in wanted.items() if _differs(folder / name, text)]
         if differing and not force:
             raise BadArgument(
@@ -94,24 +73,7 @@ def init(
             print(f"written    {folder / name}")
     except (OSError, ValueError) as error:
         raise BadArgument(f"{folder} cannot be written: {error}.") from error
-    print(_first_steps(folder, worker, database) if is_new else _next_steps(folder))
-
-
-def _check(worker: str, database: str, tick_url: str) -> None:
-    for (option, pattern), name in zip(NAMES.items(), (worker, database), strict=True):
-        if not re.fullmatch(pattern, name):
-            raise BadArgument(
-                f"--{option} {name!r} is not a name that Cloudflare takes. Use letters, "
-                "digits and hyphens, up to 63; a Worker's are lower-case."
-            )
-    address = urlsplit(tick_url)
-    is_safe = address.scheme == "https" and address.hostname and "@" not in address.netloc
-    if tick_url and not is_safe:
-        raise BadArgument(
-            "--tick-url is the address of /cron/tick on your Python host, such as "
-            "https://agents.example.com/cron/tick; https, because a secret is sent there, and "
-            "without a user, because the secret is TICK_SECRET."
-        )
+    print(_first_steps(folder) if is_new else _next_steps(folder))
 
 
 def _packaged(name: str) -> str:
@@ -129,20 +91,21 @@ Next, in {folder}:
 The database and the secrets stay as they are. `perdure d1 doctor` checks the result."""
 
 
-def _first_steps(folder: Path, worker: str, database: str) -> str:
+def _first_steps(folder: Path) -> str:
     return f"""
 A new secret, shown once and stored nowhere: {secrets.token_urlsafe(32)}
 
 Next, in {folder}:
-  npx wrangler d1 create {database}
+  npx wrangler d1 create perdure
       Decline its offer to edit {CONFIG}. Put the database_id it prints there yourself.
   npx wrangler secret put PERDURE_SECRET
       Paste the secret.
   npx wrangler secret put TICK_SECRET
-      Only for the cron: the PERDURE_CRON_SECRET of your Python host.
+      Only for the cron: the PERDURE_CRON_SECRET of your Python host. Put the address of its
+      /cron/tick into {CONFIG}, as TICK_URL.
   npx wrangler deploy
 On your Python host, with the address that `deploy` prints and the secret:
-  export PERDURE_URL=d1://{worker}.YOUR-SUBDOMAIN.workers.dev/ PERDURE_D1_SECRET=...
+  export PERDURE_URL=d1://perdure.YOUR-SUBDOMAIN.workers.dev/ PERDURE_D1_SECRET=...
   perdure d1 doctor"""
 
 
