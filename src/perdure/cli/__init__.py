@@ -48,12 +48,11 @@ def _group(name: str, help: str, *functions: Any) -> click.Group:
 TOKENS = _group("tokens", "Tokens of the HTTP API.", operate.create, operate.list_, operate.revoke)
 D1 = _group("d1", "Set up and check a journal on Cloudflare D1.", d1.init, d1.doctor)
 DRIVE: Any = (testing.demo, dev.dev, serving.serve, serving.worker, serving.tick, operate.workers)
-START: Any = (runs.start, runs.runs, runs.show)
 JOURNAL: Any = (journal.doctor, journal.migrate, journal.export, journal.import_)
 TEST: Any = (testing.check, testing.crashtest, testing.evaluate)
 SECTIONS: dict[str, list[click.Command]] = {
     "Drive": [*map(command, DRIVE), verbs.DRAIN],
-    "Start and inspect": [*map(command, START)],
+    "Start and inspect": [runs.START, command(runs.runs), command(runs.show)],
     "People and messages": [
         *(command(inbox.inbox), verbs.ANSWER, verbs.ASSIGN, verbs.WITHDRAW, verbs.LINK),
         *(verbs.SIGNAL, verbs.REDELIVER),

@@ -15,7 +15,7 @@ import operator
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -25,8 +25,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import click
 
+from perdure.commands.run_reads import list_runs
 from perdure.errors import BadArgument
-from perdure.types import Actor, State
+from perdure.types import Actor, State, Strategy
+from perdure.verbs import Verb
 from perdure.views.formatting import duration, hide_in_url
 
 SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -208,25 +210,23 @@ Yes = Annotated[bool, Parameter("Do not ask. Required without a terminal.", name
 DryRun = Annotated[bool, Parameter("List them, and change nothing.")]
 
 
-def selection(
-    *,
-    state: States = (),
-    graph: str | None = None,
-    thread_id: OfThread = None,
-    metadata: Pairs = (),
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> None:
-    """The options that select runs.
-
-    Args:
-        state: Only runs in this state; repeatable.
-        graph: Only runs of this graph.
-        metadata: Only runs with this metadata; repeatable. The value is JSON, or else plain text.
-            SQL cannot search metadata, so runs are read one by one.
-        since: Only runs accepted since then: a time, or how long ago.
-        until: Only runs accepted before then: a time, or how long ago.
-    """
+ABSENT: Any = object()
+"""In place of a value that was not given, where null is one."""
+SHARED: dict[str, Any] = {
+    "by": By,
+    "run_id": RunId,
+    "wait_id": WaitId,
+    "state": States,
+    "metadata": Pairs,
+    "multitask_strategy": Annotated[Strategy, Parameter(names=("--strategy",))],
+    "key": Annotated[
+        str, Parameter("Key from `perdure effects`, or at least its first 4 characters.")
+    ],
+    "worker_id": Annotated[
+        str, Parameter("From `perdure workers`: host:pid, the pid, or the beginning of the id.")
+    ],
+}
+"""Parameters of verbs that are written in another way than in Python."""
 
 
 # -- commands
@@ -273,13 +273,29 @@ def build(
 LONGEST_SUMMARY = 60
 
 
+def of_verb(
+    verb: Verb[..., Any], names: Collection[str] | None = None, options: Collection[str] = ()
+) -> list[click.Parameter]:
+    """The arguments and options of a verb, all or those of these names. A positional parameter in
+    `options` is an option, which is `ABSENT` without a value."""
+    explained, params = helps(verb.__doc__), []
+    for one in verb.parameters:
+        if names is not None and one.name not in names:
+            continue
+        is_key = one.name == "key" and one.kind is one.KEYWORD_ONLY  # of idempotency
+        kind = verb.types[one.name] if is_key else SHARED.get(one.name, verb.types[one.name])
+        if one.name in options:
+            one = one.replace(kind=one.KEYWORD_ONLY, default=None)
+        param = parameter(one, kind, explained.get(one.name))
+        if one.name in options:
+            param.default = ABSENT
+        params.append(param)
+    return params
+
+
 def selecting() -> list[click.Parameter]:
     """The options that select runs."""
-    types, explained = get_type_hints(selection, include_extras=True), helps(selection.__doc__)
-    return [
-        parameter(one, types[one.name], explained.get(one.name))
-        for one in inspect.signature(selection).parameters.values()
-    ]
+    return of_verb(list_runs, ("state", "graph", "thread_id", "metadata", "since", "until"))
 
 
 def helps(doc: str | None) -> dict[str, str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from click.exceptions import Exit
 
 from perdure.cli.journal import selected
-from perdure.cli.options import ID_HELP, At, Limit, Lines, Pairs, Parameter, RunId, RuntimeAt
+from perdure.cli.options import ID_HELP, At, Limit, Lines, Parameter, RunId, RuntimeAt
 from perdure.cli.output import (
     STATE_STYLES,
     command_for,
@@ -26,7 +26,10 @@ from perdure.cli.output import (
 )
 from perdure.cli.run_page import print_event, print_report
 from perdure.cli.target import check_graph, client_at, project_of, runtime_at
+from perdure.cli.verb_commands import Done
+from perdure.cli.verb_commands import command as verb_command
 from perdure.commands import run_search, workers
+from perdure.commands.starting import start
 from perdure.errors import BadArgument, NotFound
 from perdure.text import printable
 from perdure.types import Run, State
@@ -45,72 +48,37 @@ POLL_INTERVAL = 0.2
 """Seconds between two reads of a run that is waited for."""
 
 
-def start(
-    graph: str,
-    input: Any = None,
-    *,
-    at: At = None,
-    context: Any = None,
-    config: Any = None,
-    thread: str | None = None,
-    key: str | None = None,
-    metadata: Pairs = (),
-    tag: tuple[str, ...] = (),
-    after: timedelta | datetime | None = None,
-    version: str | None = None,
-    strategy: Literal["enqueue", "reject", "interrupt", "rollback"] = "enqueue",
-    wait: bool = False,
-    json: bool = False,
-) -> None:
-    """Start a run and print its id.
+def _started(done: Done) -> None:
+    """Print the id of the new run; with --wait, its events until it has ended or is held."""
+    client, at, run = done.client, done.at, done.result
+    wait, json = done.flags["wait"], done.flags["json"]
+    if not json:
+        print(run.id, flush=True)
+    if not hasattr(client, "graphs") and project_of(at) is None:
+        _warn_of_unknown(client, run)
+    if wait:
+        run = _follow(client, run.id, at)
+    if json:
+        print_json(client.blocking.get(run.id) if wait else run)
+    if wait and run.state is not State.DONE:
+        raise Exit(1)
 
-    The run is durable when its id is printed; workers drive it. A missing journal is created.
-    Without an input the run continues from the last checkpoint of its thread. A Runtime or a
-    project in --at refuses a graph that it does not have. With a URL the name cannot be checked: a
-    note warns you if no worker has driven this graph recently.
 
-    Args:
-        graph: Name of the graph.
-        input: Input of the run.
-        context: LangGraph's context.
-        config: LangGraph's config, such as {"recursion_limit": 50}.
-        thread: Its thread; by default a new one.
-        key: Idempotency key: the same key on the same thread returns the run it started before.
-            Without --thread, the same key for the same graph.
-        metadata: Metadata to find the run by; repeatable. The value is JSON, or else plain text.
-        tag: A tag; repeatable.
-        after: Start after a duration, or at a time; by default now.
-        version: Version of the graph; by default that of the Runtime in --at.
-        strategy: What to do if the thread has an unfinished run.
-        wait: Print its events to stderr until it has ended or is held. Exits with 1 unless it is
-            done.
-        json: Print the run as JSON; with --wait, in its final state and with its output.
-    """
-    check_graph(at, graph)
-    with client_at(at, create=True) as client:
-        run = client.blocking.start(
-            graph,
-            input,
-            thread_id=thread,
-            context=context,
-            config=config,
-            key=key,
-            metadata=dict(metadata),
-            tags=tag,
-            after=after,
-            version=version,
-            multitask_strategy=strategy,
-        )
-        if not json:
-            print(run.id, flush=True)
-        if not hasattr(client, "graphs") and project_of(at) is None:
-            _warn_of_unknown(client, run)
-        if wait:
-            run = _follow(client, run.id, at)
-        if json:
-            print_json(client.blocking.get(run.id) if wait else run)
-        if wait and run.state is not State.DONE:
-            raise Exit(1)
+START = verb_command(
+    start,
+    _started,
+    flags={
+        "wait": "Print its events to stderr until it has ended or is held. Exits with 1 unless it "
+        "is done.",
+        "json": "Print the run as JSON; with --wait, in its final state and with its output.",
+    },
+    without=(
+        *("durability", "on_parent_cancel", "detached", "webhook", "stream"),
+        "stream_subgraphs",
+    ),
+    creates=True,
+    check=lambda at, values: check_graph(at, values["graph"]),
+)
 
 
 def _warn_of_unknown(client: Client, run: Run) -> None:

@@ -7,8 +7,10 @@ and which controls take several runs, or select them by options.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
@@ -16,17 +18,15 @@ from click.exceptions import Exit
 
 from perdure.cli.journal import selected
 from perdure.cli.options import (
+    ABSENT,
     At,
-    By,
     DryRun,
     Parameter,
-    RunId,
     RunIds,
-    WaitId,
     Yes,
     actor,
     build,
-    helps,
+    of_verb,
     parameter,
     selecting,
 )
@@ -67,22 +67,8 @@ if TYPE_CHECKING:
 UNFINISHED = ("pending", "running", "waiting", "paused", "held")
 PREVIEWED = 5
 """Maximum number of runs in the preview of a bulk change."""
-ABSENT: Any = object()
-"""In place of a value that was not given, where null is one."""
 IDS = {"run_id": "run", "wait_id": "wait", "key": "effect", "worker_id": "worker"}
 """What the first parameter of a verb names, if it may be shortened."""
-SHARED: dict[str, Any] = {
-    "by": By,
-    "run_id": RunId,
-    "wait_id": WaitId,
-    "key": Annotated[
-        str, Parameter("Key from `perdure effects`, or at least its first 4 characters.")
-    ],
-    "worker_id": Annotated[
-        str, Parameter("From `perdure workers`: host:pid, the pid, or the beginning of the id.")
-    ],
-}
-"""Parameters that are explained in another way than in Python."""
 
 
 class Done(NamedTuple):
@@ -92,12 +78,14 @@ class Done(NamedTuple):
     at: str | None
     values: dict[str, Any]
     result: Any
+    flags: dict[str, bool]
 
 
 def command(
     verb: Verb[..., Any],
-    says: str | Callable[[Done], str],
+    says: str | Callable[[Done], str | None],
     *,
+    flags: Mapping[str, str] = MappingProxyType({}),
     options: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
     creates: bool = False,
@@ -107,17 +95,23 @@ def command(
     """The command of a verb. It prints a sentence about its arguments, or what `says` returns.
 
     Args:
+        flags: Options of the command alone, with their help.
         options: Positional parameters that are options here. One without a value is not passed.
         without: Parameters that the command does not have.
         creates: Whether it makes a missing journal.
         check: Raises if the arguments do not fit together.
         asks: The question to confirm before it begins, if any.
     """
-    params = _parameters(verb, options, without)
-    of = verb.parameters[0]
+    of, names = verb.parameters[0], [one.name for one in verb.parameters]
+    params = of_verb(verb, {*names} - {*without}, options)
+    params += [_shared("at", At, None)]
+    params += [
+        _shared(name, Annotated[bool, Parameter(help)], False) for name, help in flags.items()
+    ]
     params += [_shared("yes", Yes, False)] if asks is not None else []
 
     def callback(at: str | None, yes: bool = True, **given: Any) -> None:
+        chosen = {name: given.pop(name) for name in flags}
         values = {name: value for name, value in given.items() if value not in (ABSENT, ())}
         if check is not None:
             check(at, values)
@@ -130,37 +124,18 @@ def command(
             if question:
                 confirm_or_abort(question, yes=yes)
             result = getattr(client.blocking, verb.name)(**values)
-            done = Done(client, at, values, result)
+            done = Done(client, at, values, result, chosen)
             texts = {name: printable(str(value)) for name, value in values.items()}
-            print(says.format(**texts) if isinstance(says, str) else says(done))
+            said = says.format(**texts) if isinstance(says, str) else says(done)
+            if said is not None:
+                print(said)
 
     return build(verb.name.replace("_", "-"), callback, params, verb.__doc__)
 
 
-def _parameters(
-    verb: Verb[..., Any], options: tuple[str, ...] = (), without: tuple[str, ...] = ()
-) -> list[click.Parameter]:
-    """The arguments and options of a verb, and where its journal is."""
-    explained, params = helps(verb.__doc__), []
-    for one in verb.parameters:
-        if one.name in without:
-            continue
-        kind = SHARED.get(one.name, verb.types[one.name])
-        if one.name == "key" and one is not verb.parameters[0]:
-            kind = verb.types[one.name]
-        if one.name in options:
-            one = one.replace(kind=one.KEYWORD_ONLY)
-        param = parameter(one, kind, explained.get(one.name))
-        if one.name in options:
-            param.default, param.show_default = ABSENT, False  # type: ignore[attr-defined]
-        params.append(param)
-    return [*params, _shared("at", At, None)]
-
-
 def _shared(name: str, kind: Any, default: Any) -> click.Parameter:
-    from inspect import Parameter as Signed
-
-    return parameter(Signed(name, Signed.KEYWORD_ONLY, default=default), kind)
+    one = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+    return parameter(one, kind)
 
 
 def _find(client: Client, what: str, text: str) -> str:
@@ -258,11 +233,11 @@ def control(
     """The command of a verb on runs; one that refuses does not stop the others. With `states` it
     also takes options that select such runs, shows them, and asks. Each run is an operation of its
     own: what was done before an interruption stays, and the same command goes on with the rest."""
-    _, *others = _parameters(verb)
+    _, *others = of_verb(verb)
     many: Any = parameter(verb.parameters[0], RunIds)
     if states:
         many.required, many.metavar = False, "[RUN...]"
-    params = [many, *others]
+    params = [many, *others, _shared("at", At, None)]
     if states:
         params += [*selecting(), _shared("dry_run", DryRun, False), _shared("yes", Yes, False)]
 
