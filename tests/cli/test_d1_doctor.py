@@ -58,19 +58,12 @@ def test_a_database_is_checked_and_nothing_is_left_in_it(
     assert set(found.values()) == {"ok", "note"}
     assert "there is no journal yet" in told.out
     assert tables(url) == []
-
-
-def test_a_journal_is_found_and_not_changed(
-    server: Workerd, n: int, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connect(server.url(n)).close()
-    before = tables(server.url(n))
-    monkeypatch.setenv("PERDURE_URL", server.url(n))
-    found = {one["check"]: one for one in command("d1", "doctor", "--json").done.json}
-    assert found["schema"]["result"] == "ok"
-    assert re.fullmatch(r"\d+, the newest", found["schema"]["detail"])
-    assert re.match(r"0\.[1-9] MB", found["size"]["detail"])
-    assert tables(server.url(n)) == before
+    connect(url).close()
+    before = tables(url)
+    checked = {one["check"]: one for one in command("d1", "doctor", url, "--json").done.json}
+    assert checked["schema"]["result"] == "ok"
+    assert re.fullmatch(r"\d+, the newest", checked["schema"]["detail"])
+    assert tables(url) == before
 
 
 def test_the_journal_of_a_newer_perdure_fails(server: Workerd, n: int, command: Command) -> None:
@@ -143,12 +136,9 @@ def test_an_address_that_is_wrong_is_the_only_line(
         server.url(999): "is not the address",
         f"d1://:{secret}@127.0.0.1:9/": "no connection.*Check the address",
         f"d1://{secret}@127.0.0.1/": "malformed",
-        f"d1://:{secret}\n@127.0.0.1/": "no connection|malformed",
         f"d1://:{secret}%0A@127.0.0.1/": "line break",
         f"d1://:{secret}%20é@127.0.0.1/": "not ASCII",
-        f"d1://:{secret}@[127.0.0.1/": "malformed",
         f"d1://:{secret}@host..example/": "malformed",
-        f"d1://:{secret}@host\x7f/": "malformed",
         f"d1://127.0.0.1:{server.port}/0/": "needs the secret",
     }
     for status in (200, 403, 404, 429, 500):

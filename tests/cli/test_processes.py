@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -184,30 +182,6 @@ def test_a_mistake_inside_the_module_is_shown_where_it_is(folder: Path, cli: Sta
         assert err == sentence or re.fullmatch(sentence, err), err
 
 
-def test_an_unknown_command_is_told_what_there_is(cli: Start) -> None:
-    code, _, err = ended(cli("wroker"))
-    assert code == 2
-    assert "worker" in err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["worker", "--help"], ["tick", "--help"], ["doctor", "--help"]],
-    ids=" ".join,
-)
-def test_help_is_there_without_loading_langgraph(arguments: list[str]) -> None:
-    code = f"""
-import sys
-import urllib.request
-from tests.support.commands import main
-assert main({arguments!r}) == 0
-print([name for name in sys.modules if name.partition(".")[0] in ("langgraph", "langchain_core")])
-"""
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("Usage: perdure")
-    assert told.stdout.endswith("[]\n")
-
-
 # -- the doctor
 
 
@@ -229,20 +203,12 @@ def test_the_doctor_finds_nothing_wrong_with_a_journal_in_use(url: str, cli: Sta
     ids=["gap", "forgotten", "ended", "waits"],
 )
 def test_the_doctor_names_what_is_wrong_with_exit_code_1(
-    sqlite_url: str, cli: Start, damage: str, problem: str
+    url: str, cli: Start, damage: str, problem: str
 ) -> None:
-    [run] = accept(sqlite_url, "quick")
-    execute(sqlite_url, damage)
-    code, out, _ = ended(cli("doctor", "--at", sqlite_url))
+    [run] = accept(url, "quick")
+    execute(url, damage)
+    code, out, _ = ended(cli("doctor", "--at", url))
     assert code == 1
     assert problem in out
     assert run.id in out
     assert run.thread_id in out
-
-
-def test_the_doctor_examines_postgresql_too(postgres_url: str, cli: Start) -> None:
-    [run] = accept(postgres_url, "quick")
-    execute(postgres_url, "DELETE FROM perdure_events WHERE n = 1")
-    code, out, _ = ended(cli("doctor", "--at", postgres_url))
-    assert code == 1
-    assert run.id in out

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
 from langgraph.types import Command as Goto
 from langgraph.types import Send
 
 import perdure
-from perdure.cli.output import one_line
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Run
 from tests.support.agents import chain
@@ -124,24 +122,6 @@ def test_it_shows_where_a_month_went(rt: TemporaryRuntime, command: Command) -> 
     assert "Now" not in shown
 
 
-def test_an_effect_without_arguments_is_one_line(rt: TemporaryRuntime, command: Command) -> None:
-    @perdure.effect
-    def refresh() -> str:
-        return "fresh"
-
-    rt.register(chain(lambda state: {"log": [refresh()]}), name="cache")
-    run = rt.blocking.start("cache", {"log": []})
-    rt.blocking.tick()
-    lines = command("show", run.id).done.out.splitlines()
-    assert any("effect refresh done" in line for line in lines)
-    assert not [line for line in lines if line and not line.strip()]
-
-
-def test_a_message_is_shown_without_its_empty_fields() -> None:
-    message = HumanMessage("Hello", id="m")
-    assert one_line([message]) == '[{"content": "Hello", "type": "human", "id": "m"}]'
-
-
 def test_as_json_it_has_everything_that_there_is_of_a_run(
     rt: TemporaryRuntime, command: Command
 ) -> None:
@@ -222,13 +202,6 @@ def test_a_run_is_found_by_the_beginning_of_its_id_or_by_its_thread(
     assert "Which run?" in command("show", run.id, "--thread", "x").refused
 
 
-def test_in_a_narrow_terminal_it_stays_within_its_columns(rt: TemporaryRuntime, url: str) -> None:
-    run = finished(rt)
-    shown = in_terminal("show", run.id, "--at", url, columns=80, NO_COLOR="1").out
-    assert "Where its 6d went" in shown
-    assert max(map(len, shown.splitlines())) <= 80
-
-
 @perdure.effect(unknown="hold", key=lambda what, note: f"order {what}")
 def charge(what: str, note: str) -> str:
     raise ConnectionError("no answer")
@@ -239,29 +212,25 @@ def pay(state: Any) -> Any:
 
 
 def hear(state: Any) -> Any:
-    return {"log": [perdure.wait_for("reply", timeout=timedelta(days=90))]}
+    about = {"kind": "cadence", "because": "the next touch"}
+    return {"log": [perdure.wait_for("reply", timeout=timedelta(days=90), value=about)]}
 
 
-def test_the_command_to_settle_an_effect_can_be_pasted(
-    rt: TemporaryRuntime, command: Command
+def test_the_command_to_settle_can_be_pasted_and_arguments_stay_within_the_columns(
+    rt: TemporaryRuntime, command: Command, url: str
 ) -> None:
     rt.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
     run = rt.blocking.start("pay", {"log": []}, thread_id="t")
     rt.blocking.tick()
     [effect] = rt.blocking.effects(state="unknown")
     assert effect.key == "charge:order it's"
-    shown = command("show", run.id).done.out
-    [line] = [line for line in shown.splitlines() if line.startswith("  perdure settle")]
+    [line] = [
+        one
+        for one in command("show", run.id).done.out.splitlines()
+        if one.startswith("  perdure settle")
+    ]
     words = shlex.split(line.partition("  (or retry, or fail)")[0])
     assert words[:6] == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
-
-
-def test_arguments_stay_within_the_columns_of_a_terminal(
-    rt: TemporaryRuntime, command: Command, url: str
-) -> None:
-    rt.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
-    run = rt.blocking.start("pay", {"log": []}, thread_id="t")
-    rt.blocking.tick()
     for arguments in (["show", run.id], ["effects"], ["inbox"]):
         shown = in_terminal(*arguments, "--at", url, columns=80, NO_COLOR="1").out
         [line] = [line for line in shown.splitlines() if "xxx" in line]
@@ -269,7 +238,9 @@ def test_arguments_stay_within_the_columns_of_a_terminal(
         assert line.endswith("…")
 
 
-def test_a_wait_for_a_signal_tells_until_when(rt: TemporaryRuntime, command: Command) -> None:
+def test_a_wait_for_a_signal_shows_until_when_and_what_it_is_about(
+    rt: TemporaryRuntime, command: Command
+) -> None:
     rt.register(chain(hear), name="hear")
     run = rt.blocking.start("hear", {"log": []}, thread_id="t")
     rt.blocking.tick()
@@ -277,21 +248,10 @@ def test_a_wait_for_a_signal_tells_until_when(rt: TemporaryRuntime, command: Com
     assert wait.expires_at is not None
     shown = command("show", run.id).done.out
     until = f"until {wait.expires_at:%Y-%m-%d %H:%M:%SZ}"
-    assert f"  waits for the signal reply, {until}:\n  perdure signal t reply JSON" in shown
-    assert f" waiting for a signal or a time so far, {until}\n" in shown
-
-
-def test_a_wait_for_a_signal_shows_what_it_is_about(rt: TemporaryRuntime, command: Command) -> None:
-    def pause(state: Any) -> Any:
-        perdure.wait_for("wake", value={"kind": "cadence", "because": "the next touch"})
-        return {"log": []}
-
-    rt.register(chain(pause), name="pause")
-    run = rt.blocking.start("pause", {"log": []}, thread_id="t")
-    rt.blocking.tick()
     about = "    kind: cadence\n    because: the next touch\n"
-    signal = "perdure signal t wake JSON"
-    assert f"  waits for the signal wake:\n{about}  {signal}" in command("show", run.id).done.out
+    signal = "perdure signal t reply JSON"
+    assert f"  waits for the signal reply, {until}:\n{about}  {signal}" in shown
+    assert f" waiting for a signal or a time so far, {until}\n" in shown
 
 
 DYING = """
@@ -383,7 +343,6 @@ def test_it_shows_the_parent_and_the_tree_of_children_of_a_run(
     assert f"{' ' * 16}└─ … 1 more: perdure runs --children-of {child.id}\n" in short
     [told] = command("show", parent.id, "--json").done.json
     assert told["children"][0]["more_children"] == 1
-    monkeypatch.setattr("perdure.commands.run_reads.MOST_BELOW", 1)
     monkeypatch.setattr("perdure.commands.run_reads.MOST_BELOW", 1)
     cut = command("show", parent.id).done.out
     assert asks.id not in cut
