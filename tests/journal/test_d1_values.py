@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from perdure.errors import BadArgument
 from perdure.journal import d1_values, sqlite
-from perdure.journal.d1_values import BLOBS, CHUNK, INLINE, bind, quoted, unquoted
+from perdure.journal.d1_values import CHUNK, INLINE, bind, blobs, quoted, unquoted
 from perdure.journal.migrate import migrate
 from perdure.journal.sql import has_rows, positional, render, tokens
 
@@ -116,20 +116,11 @@ def test_a_parameter_that_d1_cannot_take_is_refused_with_its_name() -> None:
 
 
 def test_every_blob_of_the_schema_can_be_split(empty: sqlite3.Connection) -> None:
-    tables = [
-        name
-        for [name] in empty.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'perdure_%'"
-        )
-        if name != "perdure_chunks"
-    ]
-    found = {
-        name: tuple(
-            row[1] for row in empty.execute(f"PRAGMA table_info({name})") if row[2] == "BLOB"
-        )
-        for name in tables
-    }
-    assert {name: columns for name, columns in found.items() if columns} == BLOBS
+    found = empty.execute(
+        "SELECT t.name, c.name FROM sqlite_master AS t JOIN pragma_table_info(t.name) AS c "
+        "WHERE c.type = 'BLOB' AND t.type = 'table' AND t.name <> 'perdure_chunks'"
+    )
+    assert {*found} == {(table, one) for table, columns in blobs().items() for one in columns}
 
 
 def noise(size: int, seed: int = 1) -> bytes:

@@ -72,8 +72,6 @@ class Usage:
     requests: int = 0
     rows_read: int = 0
     rows_written: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
     database_bytes: int = 0
     """The size of the database, by its last answer."""
 
@@ -217,8 +215,6 @@ class D1Client:
             raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
         with _COUNTING:
             TOTAL.requests += 1
-            TOTAL.bytes_sent += len(body)
-            TOTAL.bytes_received += len(reply.content)
         if "X-Perdure" not in reply.headers:
             # A page may show what it was sent: the secret is hidden.
             page = re.sub(r"<[^>]*>|\s+", " ", reply.text.replace(self._secret, "***")).strip()

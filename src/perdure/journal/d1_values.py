@@ -28,11 +28,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import sqlite3
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -156,26 +158,15 @@ CHUNK = 900_000
 LARGEST = 8_000_000
 """Bytes of a blob, before it is compressed."""
 
-BLOBS = {
-    "perdure_checkpoints": ("state",),
-    "perdure_values": ("body",),
-    "perdure_writes": ("body",),
-    "perdure_runs": ("setup", "output", "error", "labels"),
-    "perdure_waits": ("body", "answer", "seal"),
-    "perdure_signals": ("body",),
-    "perdure_reads": ("body",),
-    "perdure_events": ("body",),
-    "perdure_schedules": ("body",),
-    "perdure_effects": ("arguments", "outcome"),
-    "perdure_outbox": ("body",),
-    "perdure_scores": ("body",),
-    "perdure_traces": ("body",),
-    "perdure_stream": ("body",),
-    "perdure_assistants": ("body",),
-    "perdure_threads": ("body",),
-    "perdure_entries": ("body",),
-}
-"""Every column that can hold one."""
+
+@cache
+def blobs() -> dict[str, list[str]]:
+    """Every column that can hold one, by its table."""
+    schema = (files("perdure.journal") / "schema.sql").read_text()
+    tables = re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema, re.DOTALL)
+    found = {table: re.findall(r"(\w+) +\{blob\}", columns) for table, columns in tables}
+    return {table: columns for table, columns in found.items() if columns}
+
 
 _PACKED, _SPLIT = 0xF0, 0xF1
 _MARKER = struct.Struct(">B16s?I")
@@ -193,7 +184,7 @@ def schema() -> Iterator[str]:
         "CREATE TABLE IF NOT EXISTS perdure_chunks (id BLOB NOT NULL, n INTEGER NOT NULL, "
         "uses INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (id, n))"
     )
-    for table, columns in BLOBS.items():
+    for table, columns in blobs().items():
         for column in columns:
             yield from _triggers(table, column)
 
@@ -309,7 +300,7 @@ def put_back(database: sqlite3.Connection) -> None:
     events_stay = "SELECT sql FROM sqlite_schema WHERE name = 'perdure_events_stay'"
     refusals = [sql for [sql] in database.execute(events_stay).fetchall()]
     database.execute("DROP TRIGGER IF EXISTS perdure_events_stay")
-    for table, columns in BLOBS.items():
+    for table, columns in blobs().items():
         for column in columns:
             for when in ("inserted", "deleted", "updated"):
                 database.execute(f"DROP TRIGGER IF EXISTS {table}_{column}_{when}")
@@ -323,7 +314,7 @@ def put_back(database: sqlite3.Connection) -> None:
         return bytes(found)
 
     database.create_function("perdure_whole", 1, whole)
-    for table, columns in BLOBS.items():
+    for table, columns in blobs().items():
         for column in columns:
             database.execute(
                 f"UPDATE {table} SET {column} = perdure_whole({column}) "  # noqa: S608 (no input)
