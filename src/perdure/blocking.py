@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from queue import SimpleQueue
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
@@ -45,21 +45,17 @@ def blocking_iterator(
         try:
             while True:
                 try:
-                    yield self._run(_next(found))
+                    yield self._run(_awaited(anext(found)))
                 except StopAsyncIteration:
                     return
         finally:
-            self._run(_close(found))
+            self._run(_awaited(found.aclose()))
 
     return functools.update_wrapper(iterate, method)
 
 
-async def _next(found: AsyncIterator[T]) -> T:
-    return await anext(found)
-
-
-async def _close(found: AsyncGenerator[Any]) -> None:
-    await found.aclose()
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
 
 
 class _Call(Generic[T]):

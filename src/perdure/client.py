@@ -38,14 +38,14 @@ from perdure.commands import workers as of_workers
 from perdure.commands.connection import Connection, check_public_url
 from perdure.commands.streams import check_modes, read_stream
 from perdure.context_managed import ContextManaged
-from perdure.journal import Journal, Plan, version
+from perdure.journal import Journal, version
 from perdure.journal import scrub as scrub_journal
 from perdure.journal.clock import Clock
 from perdure.journal.migrate import migrations
 from perdure.observe.observers import Observers
 from perdure.recorded_calls import RecordingConnection
 from perdure.serde import redaction
-from perdure.serde.redaction import Redaction, hide_in_url, secrets_in
+from perdure.serde.redaction import Redaction, secrets_in
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
 from perdure.types import Chunk, EffectState, Kind, State
@@ -58,15 +58,9 @@ if TYPE_CHECKING:  # imported on first use
 B = TypeVar("B", bound=LoopThread)
 
 
-class ClientEngine(RecordingConnection):
-    """The engine of a plain client, which drives nothing."""
-
-    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-        from perdure.checkpoint.cache import CheckpointCache  # LangGraph takes seconds to import
-        from perdure.checkpoint.reader import Reader
-
-        reader = Reader(self.serializer, CheckpointCache(1, 0))
-        return (yield from reader.state_at(thread_id, checkpoint_id))
+def url_of(on: Connection) -> str:
+    """The URL of the journal, with its password."""
+    return on.url or os.environ.get("PERDURE_URL", "")
 
 
 @verb(name="now")
@@ -91,7 +85,7 @@ async def _scrub(on: Connection) -> bool:
         Unavailable: Other processes kept the file busy for 30 seconds.
     """
     await on.journal.aflush()
-    return await asyncio.to_thread(scrub_journal, on.url or os.environ.get("PERDURE_URL", ""))
+    return await asyncio.to_thread(scrub_journal, url_of(on))
 
 
 @verb(name="inbox")
@@ -225,13 +219,10 @@ class Client(Verbs, Caller, ContextManaged):
         public_url: str | None = None,
     ) -> None:
         serializer = Serializer(allow, redact, encryption_keys)
-        engine = ClientEngine(url, serializer, Observers(observe))
-        self._compose(url, engine, clock, public_url)
+        engine = RecordingConnection(url, serializer, Observers(observe))
+        self._compose(engine, clock, public_url)
 
-    def _compose(
-        self, url: str | None, engine: Connection, clock: Clock | None, public_url: str | None
-    ) -> None:
-        self._url = url
+    def _compose(self, engine: Connection, clock: Clock | None, public_url: str | None) -> None:
         self.engine = engine
         engine.given_clock = clock
         engine.given_url = None if public_url is None else check_public_url(public_url)
@@ -255,8 +246,7 @@ class Client(Verbs, Caller, ContextManaged):
     @property
     def url(self) -> str:
         """The URL of the journal, without its password."""
-        url = self._url or os.environ.get("PERDURE_URL", "")
-        return hide_in_url(url)
+        return self.engine.shown_url
 
     def __repr__(self) -> str:
         return f"<perdure.Client {self.url}>"
@@ -349,14 +339,6 @@ class Client(Verbs, Caller, ContextManaged):
             async for chunk in chunks:
                 yield chunk
 
-    # -- waits
-
-    # -- effects
-
-    # -- control
-
-    # -- schedules
-
     # -- for operators
 
     def schema_version(self) -> int | None:
@@ -364,7 +346,7 @@ class Client(Verbs, Caller, ContextManaged):
 
         It never creates a journal.
         """
-        return version(self._url or os.environ.get("PERDURE_URL", ""))
+        return version(url_of(self.engine))
 
     @staticmethod
     def newest_schema() -> int:
@@ -377,7 +359,7 @@ class Client(Verbs, Caller, ContextManaged):
         Args:
             text: The text, such as the message of an exception.
         """
-        return redaction.redact(text, secrets_in(self._url or os.environ.get("PERDURE_URL", "")))
+        return redaction.redact(text, secrets_in(url_of(self.engine)))
 
 
 class BlockingClient(Verbs, LoopThread):

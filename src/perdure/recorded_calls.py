@@ -11,7 +11,7 @@ import contextlib
 import functools
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ _IS_PARALLEL: ContextVar[bool | None] = ContextVar("perdure_is_parallel", defaul
 
 
 class RecordingConnection(Connection):
-    """A connection whose verbs are effects where a node calls them."""
+    """A connection whose verbs are effects where a node calls them: the engine of a client."""
 
     async def perform(
         self, call: Recorded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -56,6 +56,13 @@ class RecordingConnection(Connection):
             from perdure.effects.simulation import refuse_in_evaluation
 
             refuse_in_evaluation(name)
+
+    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        from perdure.checkpoint.cache import CheckpointCache  # LangGraph takes seconds to import
+        from perdure.checkpoint.reader import Reader
+
+        reader = Reader(self.serializer, CheckpointCache(1, 0))
+        return (yield from reader.state_at(thread_id, checkpoint_id))
 
 
 @functools.cache

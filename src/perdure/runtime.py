@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from langgraph.store.base import BaseStore
 
 from perdure.blocking import blocking_method
-from perdure.client import BlockingClient, Client, Verbs
+from perdure.client import BlockingClient, Client, Verbs, url_of
 from perdure.commands.mail import Mail
 from perdure.commands.mail import from_environment as mail_from
 from perdure.commands.messages import QUESTION
@@ -141,7 +141,7 @@ class Runtime(RuntimeVerbs, Client):
         )
         check_duration("stream_ttl", stream_ttl)
         engine = Engine(url, saver, lease.total_seconds(), observers, retention, stream_ttl)
-        self._compose(url, engine, clock, public_url)
+        self._compose(engine, clock, public_url)
         told, own = webhooks_from(os.environ)
         told = told if webhooks is None else list(webhooks)
         WebhookSender(engine, run_webhooks or own, told).attach()
@@ -165,8 +165,7 @@ class Runtime(RuntimeVerbs, Client):
     @property
     def store(self) -> BaseStore | None:
         """The store of graphs that were compiled without one, or `None`."""
-        found: BaseStore | None = self.engine.store
-        return found
+        return self.engine.store
 
     def use_store(self, store: BaseStore | bool) -> None:
         """Give a store to the graphs that have none, including those registered before.
@@ -180,7 +179,7 @@ class Runtime(RuntimeVerbs, Client):
             BadArgument: `store` is not a LangGraph store.
         """
         if store is True:
-            store = JournalStore(self._url or os.environ.get("PERDURE_URL", ""))
+            store = JournalStore(url_of(self.engine))
         if not isinstance(store, BaseStore):
             raise BadArgument(f"store must be a LangGraph store, or True, not {store!r}.")
         self.engine.store = store

@@ -222,7 +222,7 @@ async def test_a_function_that_simulates_is_missing_in_another_process(
     example = Example({"value": "ada"})
     result = await evaluated(rt, graph, effects=simulated, example=example)
     assert result.output["value"] == "not sent"
-    worker = Runtime(rt._url, clock=rt.clock)
+    worker = Runtime(rt.engine.url, clock=rt.clock)
     worker.register(graph, name="evals:graph", version="0", retry=perdure.Retry(1))
     async with worker:
         start: Any = next(

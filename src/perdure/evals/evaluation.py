@@ -364,7 +364,7 @@ def registered(
     try:
         yield graph.name, graph.version
     finally:
-        graphs.discard(graph)
+        graphs.remove(graph.name, graph.version)
 
 
 def as_graph(function: Callable[[Any], Any]) -> Any:

@@ -47,8 +47,8 @@ class Engine(Driver):
         self._sweeps: list[Sweep] = [ThreadExpiry(), StreamSweep(stream_ttl)]
         if retention is not None:
             self._sweeps.append(RetentionSweep(retention))
-        self.store: Any = None
-        """The store of graphs that have none of their own: a LangGraph `BaseStore`, or None."""
+        self.store: BaseStore | None = None
+        """The store of graphs that have none of their own."""
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
         self._keeper: LeaseKeeper | None = None

@@ -106,11 +106,9 @@ class GuardedStore(BaseStore):
         self.ttl_config = store.ttl_config
 
     @classmethod
-    def of(cls, store: BaseStore, segment: Segment) -> BaseStore:
-        """The store for a segment; guarded if the run is part of an evaluation."""
-        if segment.evaluation is None:
-            return store
-        mode = segment.evaluation.rule(STORE, reads=False)[0]
+    def of(cls, store: BaseStore, policy: EvaluationPolicy, segment: Segment) -> BaseStore:
+        """The store for a segment of an evaluation."""
+        mode = policy.rule(STORE, reads=False)[0]
         return store if mode == REAL else cls(store, segment, mode)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:

@@ -17,7 +17,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
@@ -278,12 +278,10 @@ class Graph:
             self._with_old_names[fingerprint] = found
         return found
 
-    def for_evaluation(self, guard: Callable[[Any], Any]) -> Graph:
-        """This graph with its store guarded."""
-        if self.pregel.store is None:
-            return self
+    def with_store(self, store: BaseStore) -> Graph:
+        """This graph with another store."""
         pregel = copy.copy(self.pregel)
-        pregel.store = guard(pregel.store)
+        pregel.store = store
         return replace(self, pregel=pregel, _with_old_names={})
 
     def current_names(self, nodes: Any) -> Any:
@@ -416,27 +414,20 @@ class GraphRegistry:
 
     def give_store(self, store: BaseStore) -> None:
         """Give a store to the graphs that have none."""
+        for graphs in (self._by_key, self.newest):
+            for key, graph in graphs.items():
+                if graph.pregel.store is None:
+                    graphs[key] = graph.with_store(store)
+
+    def remove(self, name: str, version: str | None = None) -> None:
+        """Remove a version of a graph, or all."""
         for key, graph in list(self._by_key.items()):
-            if graph.pregel.store is None:
-                pregel = copy.copy(graph.pregel)
-                pregel.store = store
-                self._by_key[key] = made = replace(graph, pregel=pregel, _with_old_names={})
-                if self.newest.get(graph.name) is graph:
-                    self.newest[graph.name] = made
-
-    def remove(self, name: str) -> None:
-        """Remove every version of a graph."""
+            if graph.name == name and version in (None, graph.version):
+                del self._by_key[key]
         self.newest.pop(name, None)
-        for key in [key for key, graph in self._by_key.items() if graph.name == name]:
-            del self._by_key[key]
-
-    def discard(self, graph: Graph) -> None:
-        """Remove one version of a graph."""
-        self._by_key.pop(graph.key, None)
-        others = [one for one in self._by_key.values() if one.name == graph.name]
-        self.newest.pop(graph.name, None)
-        if others:
-            self.newest[graph.name] = others[-1]
+        for graph in self._by_key.values():
+            if graph.name == name:
+                self.newest[name] = graph  # the one that was registered last
 
     @property
     def names(self) -> list[str]:

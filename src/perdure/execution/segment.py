@@ -10,6 +10,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -176,7 +177,7 @@ class Segment(Claim):
         called again."""
         self._lock = threading.Lock()
         self._calls = 0
-        self._deferred: list[QueuedOperation[Any]] = []
+        self._deferred: deque[QueuedOperation[Any]] = deque()
         self.is_void = False
         """Whether the database went back in time since it was claimed: another history may give its
         token again, so nothing of it is sent to the journal any more."""
@@ -216,8 +217,7 @@ class Segment(Claim):
             raise LeaseLost(self.row.id)
         if self.signal is not None:
             raise self.signal
-        first = self._deferred[:1]
-        if first and first[0].settled:
+        if self._deferred and self._deferred[0].settled:
             self.check_stored()
 
     def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
@@ -229,18 +229,17 @@ class Segment(Claim):
 
     def lost_write(self) -> WriteLost | None:
         """The first write that the segment went on without, and the database refused."""
+        refused: QueuedOperation[Any] | None = None
         with self._lock:
-            stored = 0
-            for queued in self._deferred:
-                if not queued.settled or isinstance(queued.error, Exception):
-                    break
-                stored += 1
-            del self._deferred[:stored]  # the first that was refused stays
-            first = self._deferred[0] if self._deferred else None
-        if first is None or not first.settled or not isinstance(first.error, Exception):
+            while refused is None and self._deferred and self._deferred[0].settled:
+                if isinstance(self._deferred[0].error, Exception):
+                    refused = self._deferred[0]  # it stays
+                else:
+                    self._deferred.popleft()
+        if refused is None:
             return None
-        lost = WriteLost(f"{first.op.name} could not be stored: {first.error}")
-        lost.__cause__ = first.error
+        lost = WriteLost(f"{refused.op.name} could not be stored: {refused.error}")
+        lost.__cause__ = refused.error
         return lost
 
     def check_stored(self) -> None:

@@ -160,8 +160,8 @@ def _make_drive(
         announced=[one for one in driver.outbox.endpoints if one.questions],
         evaluation=evaluation_of(setup) if "evaluation" in setup else None,
     )
-    if drive.evaluation is not None:
-        graph = graph.for_evaluation(lambda store: GuardedStore.of(store, drive))
+    if drive.evaluation is not None and graph.pregel.store is not None:
+        graph = graph.with_store(GuardedStore.of(graph.pregel.store, drive.evaluation, drive))
     place = yield from start_place(driver.saver, row, setup)
     again = task_interrupts.resume_nothing() if place else None
     drive.graph, drive.control = graph, RunControl()
