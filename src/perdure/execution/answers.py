@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
+from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.types import Command
 
@@ -68,34 +68,8 @@ from perdure.types import ENDED, Kind, State, WaitState
 
 log = logging.getLogger("perdure")
 
-
-def with_command(
-    saver: Saver,
-    row: RunRow,
-    command: Command[Any],
-    answered: Collection[str],
-    found: list[WaitRow],
-    now: int,
-    changes: Mapping[str, Any] | None = None,
-) -> Plan[NewSetup]:
-    """The setup of a run that is continued with a command. `answered` are the waits, of those
-    `found`, whose answers come with it; `changes` are other parts of the setup that change. Raises
-    `ThreadBusy` if another command is not applied yet.
-    """
-    setup = load_setup(saver.serializer, row)
-    at = yield from _checkpoint_and_writes(saver, row, setup)
-    if (before := _pending(setup, found)) and before["at"] == at:
-        raise ThreadBusy(row.thread_id, f"has another command that is not applied yet ({row.id})")
-    now = answer_time([wait for wait in found if wait.id in answered], now)
-    stored = {
-        "input": command,
-        "waits": list(answered),
-        "known": [wait.id for wait in found if wait.state not in FINISHED],
-        "answered_at": now,
-        "at": at,
-    }
-    after = dump_setup(saver.serializer, row, {**setup, **(changes or {}), "command": stored})
-    return NewSetup(row.setup, after, now)
+Signals = Mapping[tuple[str, str | None], Any]
+"""The values of signals, by the wait that each answered and its name."""
 
 
 def note_command(saver: Saver, row: RunRow) -> Plan[None]:
@@ -189,12 +163,11 @@ def _checkpoint_and_writes(saver: Saver, row: RunRow, setup: Mapping[str, Any]) 
     place = yield from start_place(saver, row, setup)
     id = configs.root_checkpoint(place)
     at = yield from latest_checkpoint(saver, row.thread_id, id=id)
-    return [] if at is None else [at.checkpoint["id"], _command_writes(at)]
-
-
-def _command_writes(at: CheckpointTuple) -> int:
+    if at is None:
+        return []
     writes = at.pending_writes or ()
-    return sum(task == NULL_TASK and channel not in WRITES_IDX_MAP for task, channel, _ in writes)
+    own = (task == NULL_TASK and channel not in WRITES_IDX_MAP for task, channel, _ in writes)
+    return [at.checkpoint["id"], sum(own)]
 
 
 def names_waits(resume: Any) -> bool:
@@ -217,27 +190,38 @@ def answer_with_command(
     changes: Mapping[str, Any] | None = None,
 ) -> Plan[None]:
     """Answer the `open` waits of a run, in one batch with the rest of the command and `changes` to
-    its setup, which the next driver reads. `found` are its waits as read. Raises what
-    `answer_all` raises, and `AmbiguousAnswer`."""
+    its setup, which the next driver reads. `found` are its waits as read. Raises what `answer_all`
+    raises, `AmbiguousAnswer`, and `ThreadBusy` if another command is not applied yet."""
     check_command(command)
-    answers = answers_of(row.id, command.resume, open)
-    # If a send replaces the task that asked, LangGraph hands the answer to whichever task asks now,
-    # unless the answer names its interrupt.
-    rest = Command(update=command.update, goto=command.goto)
-    if task_interrupts.replaces_tasks(command) and not names_waits(command.resume):
-        rest = command
-    ids, now, setup = [id for id, _ in answers], engine.clock.now(), None
-    if task_interrupts.writes_more_than_answer(command):
-        setup = yield from with_command(engine.saver, row, rest, ids, found, now, changes)
-    elif changes:
-        after = {**load_setup(engine.serializer, row), **changes}
-        at = answer_time([wait for wait in found if wait.id in ids], now)
-        setup = NewSetup(row.setup, dump_setup(engine.serializer, row, after), at)
-    if setup is not None and changes and changes.get("stream"):
-        setup = setup._replace(streams=1)
-    if setup is not None and changes and (url := changes.get("webhook")):
-        setup = setup._replace(webhook=engine.webhook_topic(url))
-    yield from answer_all(engine, answers, by, setup=setup)
+    answers, new = answers_of(row.id, command.resume, open), None
+    writes_more = task_interrupts.writes_more_than_answer(command)
+    if writes_more or changes:
+        ids, setup = [id for id, _ in answers], load_setup(engine.serializer, row)
+        after = {**setup, **(changes or {})}
+        now = answer_time([wait for wait in found if wait.id in ids], engine.clock.now())
+        if writes_more:
+            at = yield from _checkpoint_and_writes(engine.saver, row, setup)
+            if (before := _pending(setup, found)) and before["at"] == at:
+                busy = f"has another command that is not applied yet ({row.id})"
+                raise ThreadBusy(row.thread_id, busy)
+            # If a send replaces the task that asked, LangGraph hands the answer to whichever task
+            # asks now, unless the answer names its interrupt.
+            rest = Command(update=command.update, goto=command.goto)
+            if task_interrupts.replaces_tasks(command) and not names_waits(command.resume):
+                rest = command
+            after["command"] = {
+                "input": rest,
+                "waits": ids,
+                "known": [wait.id for wait in found if wait.state not in FINISHED],
+                "answered_at": now,
+                "at": at,
+            }
+        new = NewSetup(row.setup, dump_setup(engine.serializer, row, after), now)
+        if changes and changes.get("stream"):
+            new = new._replace(streams=1)
+        if changes and (url := changes.get("webhook")):
+            new = new._replace(webhook=engine.webhook_topic(url))
+    yield from answer_all(engine, answers, by, setup=new)
 
 
 def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[str, Any]]:
@@ -367,10 +351,7 @@ def readable_waits(drive: Drive) -> Plan[tuple[list[WaitRow], Sequence[Row], boo
 
 
 def hand_over(
-    drive: Drive,
-    found: list[WaitRow],
-    signals: Sequence[Row],
-    in_command: Collection[str],
+    drive: Drive, found: list[WaitRow], signals: Sequence[Row], in_command: Collection[str]
 ) -> Plan[list[WaitRow]]:
     """Hand the answers of people, signals and the clock to the tasks that wait for them.
     LangGraph hands over those of the waits `in_command`."""
@@ -428,10 +409,7 @@ def _joined(drive: Drive, wait: WaitRow) -> Plan[list[dict[str, Any]] | None]:
 
 
 def _resume_tasks(
-    drive: Drive,
-    found: list[WaitRow],
-    signals: Mapping[tuple[str, str | None], Any],
-    in_command: Collection[str],
+    drive: Drive, found: list[WaitRow], signals: Signals, in_command: Collection[str]
 ) -> Plan[None]:
     row = drive.row
     bodies = {
@@ -451,45 +429,38 @@ def _resume_tasks(
             answers = list(body.before)
             if wait.state in ANSWERED:
                 answers.append(_answer(drive, wait, signals))
-            config = _wait_config(drive, wait)
+            config: RunnableConfig = {
+                "configurable": {
+                    "thread_id": wait.thread_id,
+                    "checkpoint_ns": wait.ns,
+                    "checkpoint_id": wait.checkpoint_id,
+                    KEY: drive.name,
+                }
+            }
             drive.saver.put_writes(config, [(RESUME, answers)], wait.task_id, wait.path)
     for wait in found:
         if wait.state in ANSWERED:
             yield waits.apply(wait, row.token)
 
 
-def _note_answers(
-    drive: Drive,
-    found: list[WaitRow],
-    signals: Mapping[tuple[str, str | None], Any],
-) -> None:
+def _note_answers(drive: Drive, found: list[WaitRow], signals: Signals) -> None:
     """Say which question each answer was for: the task may ask in another order now."""
     tasks = {wait.task_id for wait in found if wait.task_id and wait.state not in FINISHED}
     for wait in found:
         if wait.task_id in tasks and wait.state in (*ANSWERED, WaitState.CONSUMED):
-            body = waits.load_body(drive.serializer, wait)
-            drive.questions.note_answer(
-                wait.task_id,
-                Answered(
-                    Kind(wait.kind), body.value, len(body.before), _answer(drive, wait, signals)
-                ),
-            )
+            body, answer = waits.load_body(drive.serializer, wait), _answer(drive, wait, signals)
+            answered = Answered(Kind(wait.kind), body.value, len(body.before), answer)
+            drive.questions.note_answer(wait.task_id, answered)
 
 
 def _newest(found: list[WaitRow], bodies: Mapping[str, Body]) -> list[WaitRow]:
     """Of each task the wait that it asked last."""
-    newest: dict[tuple[str, str], WaitRow] = {}
-    for wait in found:
-        if wait.id not in bodies:
-            continue
-        task = (wait.ns, wait.task_id or wait.interrupt_id)
-        last = newest.get(task)
-        if last is None or len(bodies[last.id].before) <= len(bodies[wait.id].before):
-            newest[task] = wait
-    return list(newest.values())
+    asked = [wait for wait in found if wait.id in bodies]
+    asked.sort(key=lambda wait: len(bodies[wait.id].before))
+    return list({(one.ns, one.task_id or one.interrupt_id): one for one in asked}.values())
 
 
-def _answer(drive: Drive, wait: WaitRow, signals: Mapping[tuple[str, str | None], Any]) -> Any:
+def _answer(drive: Drive, wait: WaitRow, signals: Signals) -> Any:
     if (wait.id, wait.name) not in signals:
         return waits.load_answer(drive.serializer, wait)
     value = signals[wait.id, wait.name]
@@ -499,14 +470,3 @@ def _answer(drive: Drive, wait: WaitRow, signals: Mapping[tuple[str, str | None]
 def _is_reopened(wait: WaitRow) -> bool:
     """Whether an answer of a wait was withdrawn: its task is not to find it any more."""
     return wait.state == WaitState.OPEN and wait.answered_at is not None
-
-
-def _wait_config(drive: Drive, wait: WaitRow) -> RunnableConfig:
-    return {
-        "configurable": {
-            "thread_id": wait.thread_id,
-            "checkpoint_ns": wait.ns,
-            "checkpoint_id": wait.checkpoint_id,
-            KEY: drive.name,
-        }
-    }
