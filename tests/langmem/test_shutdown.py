@@ -13,7 +13,7 @@ from langgraph.store.memory import InMemoryStore
 import perdure
 from perdure.errors import ReflectionLeft, Unavailable
 from perdure.langmem import ReflectionExecutor
-from perdure.langmem.reflection_request import ReflectionRequest
+from perdure.langmem.reflector import ReflectionRequest
 from perdure.types import State
 from tests.support.agents import gate
 from tests.support.memory import (

@@ -244,20 +244,6 @@ def test_what_a_library_does_in_a_task_of_its_own_is_told_with_its_node() -> Non
 
 
 @pytest.mark.slow
-def test_what_an_agent_tells_is_counted() -> None:
-    report = kill("teller", limit=FEW)
-    [group] = report.groups()
-    assert (group.finding.what, group.finding.where) == (
-        "a dove flies",
-        line("the line that tells"),
-    )
-
-
-def test_outside_does_nothing_outside_of_a_crash_test() -> None:
-    perdure.testing.outside("nobody hears it")
-
-
-@pytest.mark.slow
 def test_state_kept_in_memory_is_found_as_another_result() -> None:
     report = kill("forgetful", limit=MANY)
     [group] = report.groups()

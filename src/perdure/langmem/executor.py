@@ -1,7 +1,7 @@
 """`ReflectionExecutor`: LangMem's executor with its queue in a journal.
 
 A reflection is a run of the graph in `reflection_graph.py`. Which earlier reflection a new one
-replaces is decided in `reflection_request.py`. A crash in `submit` leaves nothing, or, after
+replaces is decided in `reflector.py`. A crash in `submit` leaves nothing, or, after
 its commit, a run with its due time; the run it replaces is cancelled in the same batch. A crash
 later leaves what any run leaves: a lease that expires, a checkpoint, an effect that settles.
 """
@@ -29,7 +29,7 @@ from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, Wr
 from perdure.langmem.background_worker import BackgroundWorker, Reflection
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.langmem.reflection_graph import LONGEST_PAUSE, ReflectionGraph
-from perdure.langmem.reflection_request import (
+from perdure.langmem.reflector import (
     FROM_CONFIG,
     Namespace,
     ReflectionRequest,

@@ -30,7 +30,7 @@ from perdure.commands.reflections import graph_name
 from perdure.errors import BadArgument, Error, WrongState
 from perdure.langmem import reflector as reflectors
 from perdure.langmem.langmem_port import is_memory_manager
-from perdure.langmem.reflection_request import Namespace, ReflectionRequest
+from perdure.langmem.reflector import Namespace, ReflectionRequest
 from perdure.langmem.staged_writes import StagedWrite, StoreCalls
 from perdure.langmem.store_commit import StoreCommitter
 from perdure.runtime import Runtime

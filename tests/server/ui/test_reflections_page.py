@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure.commands.reflections import accept
-from perdure.langmem.reflection_request import ReflectionRequest
+from perdure.langmem.reflector import ReflectionRequest
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support.raw import execute
