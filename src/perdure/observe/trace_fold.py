@@ -152,22 +152,12 @@ class TraceFold:
         """The spans that these events close."""
         return [span for event in events for span in self._after(event)]
 
-    def _span(
-        self,
-        what: str,
-        key: SpanKey,
-        parent: SpanKey | None,
-        name: str,
-        start: int,
-        end: int,
-        attributes: Mapping[str, Any],
-        error: str | None = None,
-        link: SpanKey | None = None,
-    ) -> Span:
-        path = self._path(what, parent)
-        span = Span(what, key, parent, name, start, max(start, end), attributes, error, link, path)
-        if what in PARTS and REPLAYED not in attributes:
-            self._parts[what, attributes.get(PARTS[what])] = span
+    def _span(self, span: Span) -> Span:
+        """A span in its place, which a later score may be about."""
+        span.end = max(span.start, span.end)
+        span.path = self._path(span.what, span.parent)
+        if span.what in PARTS and REPLAYED not in span.attributes:
+            self._parts[span.what, span.attributes.get(PARTS[span.what])] = span
         return span
 
     # -- one event
@@ -236,17 +226,19 @@ class TraceFold:
         name, current = f"step {', '.join(nodes)}".strip(), step_key(at.token, at.steps)
         at.in_step = bool(ns)
         if ns:
-            yield self._span("step", ("inner step", event.n), current, name, start, now, attributes)
+            yield self._span(
+                Span("step", ("inner step", event.n), current, name, start, now, attributes)
+            )
         else:
             at.inner, at.steps = {}, at.steps + 1
             parent = segment_key(at.token)
-            yield self._span("step", current, parent, name, start, now, attributes)
+            yield self._span(Span("step", current, parent, name, start, now, attributes))
 
     def _open_step(self, now: int, error: str | None) -> Span:
         """The step that a segment ended in the middle of."""
         at, about = self.open, {"perdure.unfinished": True}
         key, parent = step_key(at.token, at.steps), segment_key(at.token)
-        return self._span("step", key, parent, "step", at.moved, now, about, error)
+        return self._span(Span("step", key, parent, "step", at.moved, now, about, error))
 
     def _effect(self, event: Event, now: int) -> Iterator[Span]:
         at, data = self.open, event.data
@@ -265,7 +257,9 @@ class TraceFold:
             cut |= {"perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
             cut |= {"perdure.effect.state": "open", "perdure.effect.how": None}
             cut_key = effect_key(key, attempt - 1)
-            yield self._span("effect", cut_key, tuple(crashed_in), name, start, left, cut, CRASHED)
+            yield self._span(
+                Span("effect", cut_key, tuple(crashed_in), name, start, left, cut, CRASHED)
+            )
         if attempt > 1 or last:  # it was begun with the first attempt, perhaps days ago
             start = max(start, ended, at.moved)
         span_key = effect_key(key, attempt)
@@ -276,7 +270,7 @@ class TraceFold:
         if attempt <= last:  # its outcome was found out after the attempt, which has its span
             span_key = (*span_key, event.n)
         error = _effect_error(data)
-        yield self._span("effect", span_key, self._current(), name, start, now, about, error)
+        yield self._span(Span("effect", span_key, self._current(), name, start, now, about, error))
 
     def _end_wait(self, wait: str, now: int, ended: str) -> Iterator[Span]:
         if opened := self.open.waits.pop(wait, None):
@@ -286,7 +280,7 @@ class TraceFold:
         about = {f"perdure.wait.{name}": opened.get(name) for name in ("kind", "name")}
         about |= {"perdure.wait.id": wait, "perdure.wait.ended": ended}
         name, key = f"wait {opened.get('kind', '')}", ("wait", wait, opened["n"])
-        return self._span("wait", key, self._run, name, opened["from"], now, about)
+        return self._span(Span("wait", key, self._run, name, opened["from"], now, about))
 
     def _end_segment(self, event: Event, now: int) -> Iterator[Span]:
         error = None
@@ -313,7 +307,9 @@ class TraceFold:
         }
         link = segment_key(at.token - 1) if at.token > 1 else None
         key, name, start = segment_key(at.token), f"segment {at.token}", segment["from"]
-        return self._span("segment", key, self._run, name, start, now, attributes, error, link)
+        return self._span(
+            Span("segment", key, self._run, name, start, now, attributes, error, link)
+        )
 
     def _replayed(self, event: Event, now: int) -> Iterator[Span]:
         """The effects that came from the record before this event, in the step that it is in."""
@@ -323,7 +319,7 @@ class TraceFold:
         for index, (name, key) in enumerate(saved.get("replayed", ())):
             about = {"perdure.effect.key": key, REPLAYED: True}
             place: SpanKey = ("replayed", event.n, index)
-            yield self._span("effect", place, self._current(), _named(name), now, now, about)
+            yield self._span(Span("effect", place, self._current(), _named(name), now, now, about))
             self.open.in_step = True
         counts = segment.setdefault("saved", {})
         counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
@@ -338,7 +334,7 @@ class TraceFold:
         }
         parent = self._run if self.open.segment is None else segment_key(self.open.token)
         name = f"{event.kind} {data['name']}" if isinstance(data.get("name"), str) else event.kind
-        return self._span("moment", ("event", event.n), parent, name, now, now, attributes)
+        return self._span(Span("moment", ("event", event.n), parent, name, now, now, attributes))
 
     def _score(self, event: Event, now: int) -> Span:
         """A score, below the step, effect or wait that it is about, if that was closed here, else
@@ -360,7 +356,7 @@ class TraceFold:
             earned = self._wait_span(data["wait"], opened, now, "")
         parent = RUN if earned is None else earned.key
         name, key = f"score {data.get('name')}", ("event", event.n)
-        span = self._span("score", key, parent, name, now, now, attributes)
+        span = self._span(Span("score", key, parent, name, now, now, attributes))
         if earned is not None:
             span.path = (*earned.path, (earned.key, earned.start))
         return span
@@ -373,7 +369,7 @@ class TraceFold:
         error = str(event.data.get("kind")) if event.kind == EventKind.FAILED else None
         parent = RUN if at.life > 1 else None
         name, start = f"invoke_agent {at.graph}", at.started or now
-        yield self._span("run", self._run, parent, name, start, now, attributes, error)
+        yield self._span(Span("run", self._run, parent, name, start, now, attributes, error))
         at.life, at.started = at.life + 1, 0
 
     # -- where it is
