@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
+from langgraph_sdk.errors import NotFoundError
 
 from perdure.commands import assistants
 from perdure.commands.assistants import AssistantContent, default_id
 from perdure.errors import UnknownGraph
-from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
-from tests.support.agent_server import AgentServer, served
+from tests.support.agent_server import AgentServer, refused
 from tests.support.wire_graphs import SERVED, with_graphs
+from tests.support.wire_graphs import database as database
+from tests.support.wire_graphs import runtime as runtime
+from tests.support.wire_graphs import server as server
+from tests.support.wire_graphs import url as url
 
 OWN = "82f632c8-7302-5dc1-9f53-fee8effa3a89"
 """The id that LangGraph's Agent Server gives to the assistant of a graph `numbers`."""
-
-
-@pytest.fixture
-def database() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
-def runtime(request: pytest.FixtureRequest, database: str) -> Runtime:
-    return with_graphs(Runtime(request.getfixturevalue(f"{database}_url")))
-
-
-@pytest.fixture
-def server(runtime: Runtime) -> Iterator[AgentServer]:
-    with served(runtime) as found:
-        yield found
 
 
 @SERVED
@@ -59,11 +45,8 @@ def test_an_unknown_id_is_404_and_an_unknown_name_422(server: AgentServer) -> No
         lambda id: client.assistants.update(id, name="x"),
         lambda id: client.assistants.delete(id),
     ):
-        with pytest.raises(NotFoundError):
-            call(stranger)
-        with pytest.raises(APIStatusError) as error:
-            call("numbersss")
-        assert error.value.status_code == 422
+        refused(404, call, stranger)
+        refused(422, call, "numbersss")
 
 
 @SERVED
@@ -80,15 +63,11 @@ def test_an_assistant_is_created_once(server: AgentServer) -> None:
     assert made["assistant_id"] == id
     assert (made["name"], made["description"], made["version"]) == ("mine", "a copy", 1)
     assert (made["config"], made["metadata"]) == ({"tags": ["x"]}, {"team": "a"})
-    with pytest.raises(ConflictError):
-        client.assistants.create("numbers", assistant_id=id)
+    refused(409, client.assistants.create, "numbers", assistant_id=id)
     again = client.assistants.create("numbers", assistant_id=id, if_exists="do_nothing")
     assert again == made
-    with pytest.raises(ConflictError):
-        client.assistants.create("numbers", assistant_id=OWN)
-    with pytest.raises(APIStatusError) as error:
-        client.assistants.create("numbersss")
-    assert error.value.status_code == 422
+    refused(409, client.assistants.create, "numbers", assistant_id=OWN)
+    refused(422, client.assistants.create, "numbersss")
 
 
 def test_a_value_in_only_context_or_config_is_copied_to_the_other(server: AgentServer) -> None:
@@ -130,8 +109,7 @@ def test_the_default_assistant_of_a_graph_can_be_changed_but_not_deleted(
     assert client.assistants.get(OWN)["context"] == {"by": 5}
     assert [one["version"] for one in client.assistants.get_versions(OWN)] == [2]
     assert client.assistants.count(graph_id="numbers") == 1
-    with pytest.raises(ConflictError):
-        client.assistants.delete(OWN)
+    refused(409, client.assistants.delete, OWN)
 
 
 @SERVED
@@ -164,10 +142,8 @@ def test_deleting_an_assistant_can_delete_its_threads_too(server: AgentServer) -
     thread = client.threads.create(metadata={"assistant_id": id}, graph_id="numbers")
     kept = client.threads.create(graph_id="numbers")
     client.assistants.delete(id, delete_threads=True)
-    with pytest.raises(NotFoundError):
-        client.assistants.get(id)
-    with pytest.raises(NotFoundError):
-        client.threads.get(thread["thread_id"])
+    refused(404, client.assistants.get, id)
+    refused(404, client.threads.get, thread["thread_id"])
     assert client.threads.get(kept["thread_id"])
 
 

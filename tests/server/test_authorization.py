@@ -11,7 +11,6 @@ from langgraph_sdk import Auth
 
 from perdure.commands import tokens
 from perdure.errors import BadArgument, Error
-from perdure.runtime import Runtime
 from perdure.server.authorization import AuthHandlers, Filters, Scope
 from perdure.server.routes import ApiDep
 from tests.support.agents import opened
@@ -35,8 +34,11 @@ async def ask(resource: str, action: str, value: dict[str, Any], api: ApiDep) ->
     return {"filters": filters and filters.conditions, "value": value}
 
 
-async def call(rt: Runtime, auth: Auth, path: str, **request: Any) -> Any:
-    async with client_of(app_with(rt, declared, auth=auth)) as http:
+async def call(url: str, auth: Auth, path: str, **request: Any) -> Any:
+    async with (
+        opened(url) as rt,
+        client_of(app_with(rt, declared, auth=auth)) as http,
+    ):
         return await http.post(path, **{"json": {}, **request})
 
 
@@ -71,9 +73,8 @@ async def test_the_handler_gets_the_parameters_it_names(sqlite_url: str) -> None
         got.update(locals())
         return "ada"
 
-    async with opened(sqlite_url) as rt:
-        sent = {"json": {"a": 1}, "headers": {"Authorization": "Bearer x", "X-One": "1"}}
-        answer = await call(rt, auth, "/me/7?q=2", **sent)
+    sent = {"json": {"a": 1}, "headers": {"Authorization": "Bearer x", "X-One": "1"}}
+    answer = await call(sqlite_url, auth, "/me/7?q=2", **sent)
     assert answer.json()["identity"] == "ada"
     assert got["body"] == {"a": 1}
     assert (got["path"], got["method"], got["query_params"]) == ("/me/7", "POST", {"q": "2"})
@@ -109,8 +110,7 @@ class Person:
 async def test_the_user_is_in_the_configurable_of_runs(
     sqlite_url: str, found: Any, fields: dict[str, Any]
 ) -> None:
-    async with opened(sqlite_url) as rt:
-        answer = await call(rt, named(found), "/me/1")
+    answer = await call(sqlite_url, named(found), "/me/1")
     configurable = answer.json()["configurable"]
     user = configurable.pop("langgraph_auth_user")
     assert configurable == {
@@ -124,8 +124,7 @@ async def test_the_user_is_in_the_configurable_of_runs(
 
 @pytest.mark.parametrize("found", [None, "", {}, {"identity": ""}, 7])
 async def test_a_caller_without_an_identity_is_refused(sqlite_url: str, found: Any) -> None:
-    async with opened(sqlite_url) as rt:
-        answer = await call(rt, named(found), "/me/1")
+    answer = await call(sqlite_url, named(found), "/me/1")
     assert answer.status_code == 401
 
 
@@ -137,8 +136,7 @@ async def test_a_handler_chooses_the_status_of_its_refusal(sqlite_url: str) -> N
         headers = {"WWW-Authenticate": "Basic"}
         raise Auth.exceptions.HTTPException(status_code=401, detail="Who?", headers=headers)
 
-    async with opened(sqlite_url) as rt:
-        answer = await call(rt, auth, "/me/1")
+    answer = await call(sqlite_url, auth, "/me/1")
     assert (answer.status_code, answer.json()) == (401, {"detail": "Who?"})
     assert answer.headers["WWW-Authenticate"] == "Basic"
 
@@ -152,8 +150,7 @@ async def test_a_failing_handler_admits_nobody_and_its_error_is_not_shown(
     async def authenticate(authorization: str | None) -> str:
         raise KeyError(f"no user for {authorization}")
 
-    async with opened(sqlite_url) as rt:
-        answer = await call(rt, auth, "/me/1", headers={"Authorization": "Bearer hunter2"})
+    answer = await call(sqlite_url, auth, "/me/1", headers={"Authorization": "Bearer hunter2"})
     assert (answer.status_code, answer.json()["detail"]) == (
         500,
         "The server failed; its log says why.",
@@ -169,9 +166,10 @@ async def test_status_routes_are_open_with_handlers_too(sqlite_url: str) -> None
 
 
 async def test_a_user_is_an_admin_only_with_the_permission(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt:
-        plain = await call(rt, named("ada"), "/me/1")
-        admin = await call(rt, named({"identity": "bo", "permissions": ["perdure:admin"]}), "/me/1")
+    plain = await call(sqlite_url, named("ada"), "/me/1")
+    admin = await call(
+        sqlite_url, named({"identity": "bo", "permissions": ["perdure:admin"]}), "/me/1"
+    )
     assert plain.json()["scopes"] == ["answer", "read", "start"]
     assert admin.json()["scopes"] == ["admin", "answer", "read", "start"]
 
@@ -193,8 +191,8 @@ async def test_a_perdure_token_is_accepted_beside_the_handlers(sqlite_url: str) 
     async with opened(sqlite_url) as rt:
         token = await rt.journal.arun(tokens.create(rt.engine, "ops", [Scope.READ]))
         headers = {"x-api-key": token}
-        assert (await call(rt, auth, "/me/1", headers=headers)).json()["identity"] == "ops"
-        answer = await call(rt, auth, "/ask/threads/read", headers=headers)
+        assert (await call(sqlite_url, auth, "/me/1", headers=headers)).json()["identity"] == "ops"
+        answer = await call(sqlite_url, auth, "/ask/threads/read", headers=headers)
         assert answer.json()["filters"] is None
 
 
@@ -230,9 +228,8 @@ async def test_only_the_most_specific_handler_is_called(sqlite_url: str) -> None
     async def create_run(ctx: Any, value: Any) -> Any:
         asked.append(("create_run", "team" in ctx.user, list(ctx.user)[:1]))
 
-    async with opened(sqlite_url) as rt:
-        for path in ("/ask/threads/create_run", "/ask/threads/read", "/ask/crons/search"):
-            assert (await call(rt, auth, path)).status_code == 200
+    for path in ("/ask/threads/create_run", "/ask/threads/read", "/ask/crons/search"):
+        assert (await call(sqlite_url, auth, path)).status_code == 200
     assert asked == [
         ("create_run", True, ["is_authenticated"]),
         ("threads", "ada", 7, ["p"]),
@@ -260,8 +257,7 @@ async def test_the_return_value_of_a_handler_decides(
     async def threads(ctx: Any, value: Any) -> Any:
         return said
 
-    async with opened(sqlite_url) as rt:
-        answer = await call(rt, auth, "/ask/threads/read")
+    answer = await call(sqlite_url, auth, "/ask/threads/read")
     assert answer.status_code == status
     if status == 200:
         assert answer.json()["filters"] == filters
@@ -278,9 +274,8 @@ async def test_a_handler_may_change_the_value(sqlite_url: str) -> None:
     async def inside(ctx: Any, value: Any) -> Any:
         value["namespace"] = (ctx.user.identity, *value["namespace"])
 
-    async with opened(sqlite_url) as rt:
-        thread = await call(rt, auth, "/ask/threads/create")
-        item = await call(rt, auth, "/ask/store/put", json={"namespace": ["a"]})
+    thread = await call(sqlite_url, auth, "/ask/threads/create")
+    item = await call(sqlite_url, auth, "/ask/store/put", json={"namespace": ["a"]})
     assert thread.json()["value"] == {"metadata": {"owner": "ada"}}
     assert item.json()["value"] == {"namespace": ["ada", "a"]}
 
@@ -292,8 +287,7 @@ async def test_a_handler_may_raise_an_http_error_for_the_caller(sqlite_url: str)
     async def deny(ctx: Any, value: Any) -> Any:
         raise Auth.exceptions.HTTPException(status_code=402, detail="Pay first")
 
-    async with opened(sqlite_url) as rt:
-        answer = await call(rt, auth, "/ask/threads/read")
+    answer = await call(sqlite_url, auth, "/ask/threads/read")
     assert (answer.status_code, answer.json()) == (402, {"detail": "Pay first"})
 
 
@@ -306,8 +300,7 @@ async def test_without_an_authenticate_handler_the_others_get_an_anonymous_user(
     async def threads(ctx: Any, value: Any) -> Any:
         return {"owner": ctx.user.identity, "known": ctx.user.is_authenticated}
 
-    async with opened(sqlite_url) as rt:
-        answer = await call(rt, auth, "/ask/threads/read")
+    answer = await call(sqlite_url, auth, "/ask/threads/read")
     assert answer.json()["filters"] == {"owner": "", "known": False}
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from langgraph_sdk import Auth
 from langgraph_sdk.client import SyncLangGraphClient
-from langgraph_sdk.errors import NotFoundError
 
 from perdure.runtime import Runtime
 from perdure.types import State
-from tests.support.agent_server import AgentServer, served
+from tests.support.agent_server import AgentServer, refused, served
 from tests.support.polling import until
 from tests.support.wire_graphs import SERVED, with_graphs
+from tests.support.wire_graphs import database as database
+from tests.support.wire_graphs import url as url
 
 asked: list[tuple[str, str]] = []
 """(resource, action) of each call of a handler."""
@@ -47,13 +48,8 @@ def owners() -> Auth:
 
 
 @pytest.fixture
-def database() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
-def runtime(request: pytest.FixtureRequest, database: str) -> Runtime:
-    return with_graphs(Runtime(request.getfixturevalue(f"{database}_url"), store=True))
+def runtime(url: str) -> Runtime:
+    return with_graphs(Runtime(url, store=True))
 
 
 @pytest.fixture
@@ -79,8 +75,7 @@ def test_a_thread_not_started_by_a_user_belongs_to_no_user(
     id = str(uuid.uuid4())
     run = runtime.blocking.start("numbers", {"n": 1}, thread_id=id)
     until(lambda: runtime.blocking.get(run.id).state is State.DONE)
-    with pytest.raises(NotFoundError):
-        ada.threads.get(id)
+    refused(404, ada.threads.get, id)
 
 
 @SERVED

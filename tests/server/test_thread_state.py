@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from langgraph_sdk.errors import APIStatusError, BadRequestError
 
-from perdure.commands.health import examine
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support.agent_server import AgentServer, served
-from tests.support.polling import until
-from tests.support.wire_graphs import SERVED, with_graphs
+from tests.support.wire_graphs import SERVED, ran
+from tests.support.wire_graphs import database as database
+from tests.support.wire_graphs import runtime as runtime
+from tests.support.wire_graphs import server as server
+from tests.support.wire_graphs import url as url
 
 KEYS = {
     *("values", "next", "tasks", "metadata", "created_at", "checkpoint", "parent_checkpoint"),
     *("interrupts", "checkpoint_id", "parent_checkpoint_id"),
 }
-
-
-@pytest.fixture
-def database() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
-def runtime(request: pytest.FixtureRequest, database: str) -> Iterator[Runtime]:
-    rt = with_graphs(Runtime(request.getfixturevalue(f"{database}_url")))
-    yield rt
-    with rt:
-        assert rt.journal.do(examine()) == []
-
-
-@pytest.fixture
-def server(runtime: Runtime) -> Iterator[AgentServer]:
-    with served(runtime) as found:
-        yield found
-
-
-def ran(rt: Runtime, graph: str, *states: State) -> str:
-    """The thread of a run that the server's worker has driven."""
-    id = str(uuid.uuid4())
-    run = rt.blocking.start(graph, {"n": 1}, thread_id=id)
-    until(lambda: rt.blocking.get(run.id).state in (states or (State.DONE,)))
-    return id
 
 
 def test_a_thread_without_a_state_has_an_empty_one(server: AgentServer) -> None:

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
-from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 from langgraph_sdk.schema import Thread
 
-from perdure.commands.health import examine
 from perdure.runtime import Runtime
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State
-from tests.support.agent_server import AgentServer, served
+from tests.support.agent_server import AgentServer, refused, served
 from tests.support.agents import NOON, gate
 from tests.support.polling import until
 from tests.support.raw import execute
-from tests.support.wire_graphs import SERVED, add, double, row, with_graphs
+from tests.support.wire_graphs import SERVED, add, double, ran, row, with_graphs
+from tests.support.wire_graphs import database as database
+from tests.support.wire_graphs import runtime as runtime
+from tests.support.wire_graphs import server as server
+from tests.support.wire_graphs import url as url
 
 OWN = "82f632c8-7302-5dc1-9f53-fee8effa3a89"
-
-
-@pytest.fixture
-def database() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, database: str) -> str:
-    found: str = request.getfixturevalue(f"{database}_url")
-    return found
-
-
-@pytest.fixture
-def runtime(url: str) -> Iterator[Runtime]:
-    rt = with_graphs(Runtime(url))
-    yield rt
-    with rt:
-        assert rt.journal.do(examine()) == []
-
-
-@pytest.fixture
-def server(runtime: Runtime) -> Iterator[AgentServer]:
-    with served(runtime) as found:
-        yield found
-
-
-def ran(rt: Runtime, graph: str, *states: State, n: int = 1, thread: str | None = None) -> str:
-    """The thread of a run that the server's worker has driven."""
-    id = thread or str(uuid.uuid4())
-    run = rt.blocking.start(graph, {"n": n}, thread_id=id)
-    until(lambda: rt.blocking.get(run.id).state in (states or (State.DONE,)))
-    return id
 
 
 def status(server: AgentServer, thread_id: str) -> str:
@@ -74,8 +41,7 @@ def test_a_thread_is_created_once(server: AgentServer) -> None:
     assert datetime.fromisoformat(str(made["created_at"])).utcoffset() == timedelta(0)
     assert uuid.UUID(made["thread_id"]).version == 7
     assert client.threads.get(made["thread_id"]) == made
-    with pytest.raises(ConflictError):
-        client.threads.create(thread_id=made["thread_id"])
+    refused(409, client.threads.create, thread_id=made["thread_id"])
     again = client.threads.create(
         thread_id=made["thread_id"], metadata={"x": 1}, if_exists="do_nothing"
     )
@@ -84,9 +50,7 @@ def test_a_thread_is_created_once(server: AgentServer) -> None:
 
 def test_an_id_that_is_not_a_uuid_is_422_and_an_unknown_one_404(server: AgentServer) -> None:
     client, http = server.sync_client(), server.http()
-    with pytest.raises(APIStatusError) as error:
-        client.threads.create(thread_id="mine")
-    assert error.value.status_code == 422
+    refused(422, client.threads.create, thread_id="mine")
     for path in ("", "/state", "/history"):
         assert http.get(f"/threads/mine{path}").status_code == 422
         assert http.get(f"/threads/{uuid.uuid4()}{path}").status_code == 404
@@ -165,10 +129,8 @@ def test_a_busy_thread_is_not_deleted_and_a_cancelled_one_is_interrupted(
             until(lambda: door.entered)
             assert client.threads.get(id)["status"] == "busy"
             assert [one["thread_id"] for one in client.threads.search(status="busy")] == [id]
-            with pytest.raises(ConflictError):
-                client.threads.delete(id)
-            with pytest.raises(ConflictError):
-                client.threads.update_state(id, {"n": 7})
+            refused(409, client.threads.delete, id)
+            refused(409, client.threads.update_state, id, {"n": 7})
             runtime.blocking.cancel(run.id, reason="enough")
             door.open()
             until(lambda: runtime.blocking.get(run.id).ended)
@@ -184,10 +146,8 @@ def test_a_deleted_thread_leaves_nothing(url: str, runtime: Runtime, server: Age
     waiting, empty = ran(runtime, "gate", State.WAITING), client.threads.create()["thread_id"]
     for id in (waiting, empty):
         client.threads.delete(id)
-        with pytest.raises(NotFoundError):
-            client.threads.get(id)
-        with pytest.raises(NotFoundError):
-            client.threads.delete(id)
+        refused(404, client.threads.get, id)
+        refused(404, client.threads.delete, id)
     for table in ("threads", "runs", "checkpoints", "waits"):
         assert execute(url, f"SELECT * FROM perdure_{table}") == []
 
@@ -277,9 +237,7 @@ def test_threads_are_found_by_their_values_and_parts_of_them_extracted(
     }
     assert client.threads.count(values={"n": 6}) == 1
     assert client.threads.search(values={"n": 99}) == []
-    with pytest.raises(APIStatusError) as error:
-        client.threads.search(extract={"x": "values.__class__()"})
-    assert error.value.status_code == 422
+    refused(422, client.threads.search, extract={"x": "values.__class__()"})
 
 
 @SERVED
@@ -295,8 +253,7 @@ def test_a_copy_has_the_state_and_the_metadata(runtime: Runtime, server: AgentSe
     assert len(client.threads.get_history(made["thread_id"])) == 4
     client.threads.update_state(made["thread_id"], {"n": 9})
     assert client.threads.get(id)["values"]["n"] == 4  # type: ignore[index]
-    with pytest.raises(NotFoundError):
-        client.threads.copy(str(uuid.uuid4()))
+    refused(404, client.threads.copy, str(uuid.uuid4()))
 
 
 @SERVED
@@ -327,9 +284,9 @@ def test_a_thread_can_be_created_with_a_state(server: AgentServer) -> None:
     assert client.threads.get_state(made["thread_id"])["next"] == ["double"]
     interrupted = client.threads.search(status="interrupted", metadata={"graph_id": "numbers"})
     assert [one["thread_id"] for one in interrupted] == [made["thread_id"]]
-    with pytest.raises(APIStatusError) as error:
-        client.threads.create(supersteps=[{"updates": [{"values": {}, "as_node": "add"}]}])
-    assert error.value.status_code == 422
+    refused(
+        422, client.threads.create, supersteps=[{"updates": [{"values": {}, "as_node": "add"}]}]
+    )
 
 
 def kept(thread: Thread) -> Any:
@@ -362,6 +319,4 @@ async def test_an_expired_thread_is_erased(url: str) -> None:
             await rt.tick()
             left = {one["thread_id"] for one in client.threads.search()}
             assert left == {asking, forever}
-            with pytest.raises(APIStatusError) as error:
-                client.threads.create(ttl={"ttl": 10, "strategy": "keep_latest"})
-            assert error.value.status_code == 501
+            refused(501, client.threads.create, ttl={"ttl": 10, "strategy": "keep_latest"})

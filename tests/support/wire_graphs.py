@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import uuid
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
@@ -13,11 +15,49 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from perdure import Runtime
+from perdure.commands.health import examine
+from perdure.types import State
+from tests.support.agent_server import AgentServer, served
+from tests.support.polling import until
 
 SERVED = pytest.mark.parametrize(
     "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 )
 """The databases of a server: each test once per database."""
+
+
+@pytest.fixture
+def database() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, database: str) -> str:
+    found: str = request.getfixturevalue(f"{database}_url")
+    return found
+
+
+@pytest.fixture
+def runtime(url: str) -> Iterator[Runtime]:
+    """The graphs below. At the end nothing is wrong with the journal."""
+    rt = with_graphs(Runtime(url))
+    yield rt
+    with rt:
+        assert rt.journal.do(examine()) == []
+
+
+@pytest.fixture
+def server(runtime: Runtime) -> Iterator[AgentServer]:
+    with served(runtime) as running:
+        yield running
+
+
+def ran(rt: Runtime, graph: str, *states: State, n: int = 1, thread: str | None = None) -> str:
+    """The thread of a run that the server's worker has driven."""
+    id = thread or str(uuid.uuid4())
+    run = rt.blocking.start(graph, {"n": n}, thread_id=id)
+    until(lambda: rt.blocking.get(run.id).state in (states or (State.DONE,)))
+    return id
 
 
 class Numbers(TypedDict, total=False):
