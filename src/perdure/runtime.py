@@ -26,7 +26,7 @@ from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.journal_store import JournalStore
 from perdure.notifications.mail import MailSender
-from perdure.notifications.webhooks import WebhookSender
+from perdure.notifications.webhooks import attach_webhooks
 from perdure.observe.observers import Observers
 from perdure.saver import Saver
 from perdure.serde.redaction import Redaction
@@ -144,7 +144,7 @@ class Runtime(RuntimeVerbs, Client):
         self._compose(engine, clock, public_url)
         told, own = webhooks_from(os.environ)
         told = told if webhooks is None else list(webhooks)
-        WebhookSender(engine, run_webhooks or own, told).attach()
+        attach_webhooks(engine, run_webhooks or own, told)
         if (mail := mail or mail_from(os.environ)) is not None:
             MailSender(engine, mail, engine.public_url).attach()
         if store:

@@ -25,6 +25,7 @@ from perdure.execution.duties import Undelivered
 from perdure.notifications.posting import post
 from tests.contract.test_webhook_deliveries import approve, told, work
 from tests.contract.test_webhook_deliveries import receiver as receiver
+from tests.notifications.test_mail import Certificates
 from tests.support.agent_server import served
 from tests.support.agents import Log, chain, driving, opened
 from tests.support.polling import auntil, until
@@ -421,8 +422,7 @@ async def test_the_certificate_must_match_the_name(
     def note(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         names.append(name)
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(_certificate(tmp_path))
+    context = Certificates(tmp_path).server("hooks.example")  # of an authority nobody trusts
     context.sni_callback = note
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -438,28 +438,6 @@ async def test_the_certificate_must_match_the_name(
         with pytest.raises(Undelivered, match="not reached: ConnectError"):
             await post(url, {}, b"{}", allow_private=True, resolve=resolve)
     assert names == ["hooks.example"]
-
-
-def _certificate(directory: Path) -> Path:
-    """A certificate that no authority has signed, with its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "hooks.example")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain)
-    path = directory / "certificate.pem"
-    path.write_bytes(made.public_bytes(encoding) + private)
-    return path
 
 
 # -- what is logged

@@ -98,11 +98,6 @@ class ReportedRun:
         return cls(engine, row, history, claimed[0] if claimed else moment(row.created_at))
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        labels = load_labels(self._engine.serializer, self.row)
-        return {**(self.setup.get("metadata") or {}), **labels}
-
-    @property
     def error(self) -> dict[str, str] | None:
         """Why it failed or is held, in the Agent Server's format."""
         data = self.event.data
@@ -148,7 +143,10 @@ class ReportedRun:
             "thread_id": self.row.thread_id,
             "graph": self.row.graph,
             "state": self.event.kind,
-            "metadata": self.metadata,
+            "metadata": {
+                **(self.setup.get("metadata") or {}),
+                **load_labels(self._engine.serializer, self.row),
+            },
             "error": self.error,
         }
         if (public := self._engine.public_url) is not None:
@@ -165,46 +163,37 @@ def as_question(message: Message, public: PublicUrl | None) -> dict[str, Any]:
     return {"type": QUESTION_WAITING, "timestamp": message.sent_at, "data": data}
 
 
-class WebhookSender:
-    """Sends the webhooks of a runtime."""
+def attach_webhooks(engine: Engine, own: RunWebhooks, webhooks: Sequence[Webhook]) -> None:
+    """Let an engine's workers store and deliver webhooks: those of single runs, sent as `own` says,
+    and those of endpoints."""
+    if webhooks and find_spec("httpx") is None:
+        raise Error(needs_extra("Runtime(webhooks=...)", "server"))
+    senders: dict[str, RunWebhooks | Webhook] = {lane_topic(n): own for n in range(LANES)}
+    senders |= {one.endpoint.topic: one for one in webhooks}
+    engine.outbox.own_receivers |= {
+        topic: Receiver(partial(_deliver, engine, by), SLOTS, pause)
+        for topic, by in senders.items()
+    }
+    engine.outbox.endpoints += [one.endpoint for one in webhooks]
+    engine.outbox.run_webhooks = own
 
-    def __init__(self, engine: Engine, own: RunWebhooks, webhooks: Sequence[Webhook]) -> None:
-        self._engine, self._own, self._webhooks = engine, own, tuple(webhooks)
 
-    def attach(self) -> None:
-        """Let the engine's workers store and deliver webhooks."""
-        if self._webhooks and find_spec("httpx") is None:
-            raise Error(needs_extra("Runtime(webhooks=...)", "server"))
-        lanes = {lane_topic(n): self._to_run for n in range(LANES)}
-        topics = {one.endpoint.topic: partial(self._to_endpoint, one) for one in self._webhooks}
-        handlers: dict[str, Any] = lanes | topics
-        self._engine.outbox.own_receivers |= {
-            topic: Receiver(handler, SLOTS, pause) for topic, handler in handlers.items()
-        }
-        self._engine.outbox.endpoints += [one.endpoint for one in self._webhooks]
-        self._engine.outbox.run_webhooks = self._own
+async def _deliver(engine: Engine, by: Webhook | RunWebhooks, message: Message) -> None:
+    from perdure.notifications import posting  # slow to import
 
-    async def _to_run(self, message: Message) -> None:
-        reported = await ReportedRun.read(self._engine, message)
-        url, body = str(reported.setup.get("webhook")), await reported.as_wire_run()
-        await self._send(url, message, body, self._own)
-
-    async def _to_endpoint(self, webhook: Webhook, message: Message) -> None:
-        if message.payload is None:
-            body = (await ReportedRun.read(self._engine, message)).as_event()
+    content: dict[str, Any]
+    if isinstance(by, Webhook) and message.payload is not None:
+        url, content = by.url, as_question(message, engine.public_url)
+    else:
+        reported = await ReportedRun.read(engine, message)
+        if isinstance(by, Webhook):
+            url, content = by.url, reported.as_event()
         else:
-            body = as_question(message, self._engine.public_url)
-        await self._send(webhook.url, message, body, webhook)
-
-    async def _send(
-        self, url: str, message: Message, content: Any, by: Webhook | RunWebhooks
-    ) -> None:
-        from perdure.notifications import posting  # slow to import
-
-        body = dump(content)
-        headers = {
-            "content-type": "application/json",
-            "user-agent": "perdure",
-            **sign(secrets_of(by.secret), message.id, int(time.time()), body),
-        }
-        await posting.post(url, headers, body, allow_private=by.allow_private)
+            url, content = str(reported.setup.get("webhook")), await reported.as_wire_run()
+    body = dump(content)
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "perdure",
+        **sign(secrets_of(by.secret), message.id, int(time.time()), body),
+    }
+    await posting.post(url, headers, body, allow_private=by.allow_private)

@@ -32,7 +32,7 @@ from perdure.errors import Error
 from perdure.server.authorization import ANYONE, AuthHandlers, Caller, Scope
 from perdure.server.bodies import BodyLimits
 from perdure.server.errors import ApiError
-from perdure.server.lifespan import OpenStreams, SharedCall, SharedLifespan
+from perdure.server.lifespan import OpenStreams, SharedCall, SharedLifespan, retrieve_exception
 from perdure.server.options import ServerOptions
 from perdure.server.origins import Origins, host_name, is_allowed, is_local_client, is_same_origin
 
@@ -240,13 +240,11 @@ class Tokens:
         now = time.monotonic()
         if now - self._noted.get(hash, -NOTE_EVERY) >= NOTE_EVERY:
             self._noted[hash] = now
-            task = asyncio.get_running_loop().create_task(self._store_note(hash))
+            noting = self._runtime.journal.arun(tokens.note_use(self._runtime.engine, hash))
+            task = asyncio.get_running_loop().create_task(noting)
             self._notes.add(task)
             task.add_done_callback(self._notes.discard)
-
-    async def _store_note(self, hash: str) -> None:
-        with contextlib.suppress(Error):  # only informational
-            await self._runtime.journal.arun(tokens.note_use(self._runtime.engine, hash))
+            task.add_done_callback(retrieve_exception)  # only informational
 
 
 def sent_token(request: Request) -> str | None:

@@ -132,7 +132,9 @@ class AuthHandlers:
 
     def __init__(self, auth: Any) -> None:
         """Raises `BadArgument` if it is not an `Auth`, or its handler has an unknown parameter."""
-        if not is_auth(auth):
+        from langgraph_sdk import Auth
+
+        if not isinstance(auth, Auth):
             raise BadArgument(f"auth must be a langgraph_sdk.Auth, not {type(auth).__name__}.")
         self._auth = auth
         self._authenticate = authenticate_handler(auth)
@@ -236,13 +238,6 @@ def _fields(user: Any) -> dict[str, Any]:
 
 ANY = "*"
 """Stands for every resource, or every action, in the key of a handler."""
-
-
-def is_auth(value: object) -> bool:
-    """Whether this is an `Auth`."""
-    from langgraph_sdk import Auth
-
-    return isinstance(value, Auth)
 
 
 def authenticate_handler(auth: Any) -> Callable[..., Any] | None:

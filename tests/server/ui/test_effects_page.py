@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import perdure
 from perdure.runtime import Runtime
-from perdure.types import EventKind, Retry, State
+from perdure.types import EventKind, State
 from tests.support.agents import Log, chain
 from tests.support.raw import execute
 from tests.support.ui import Page, Person, ui_account
-
-ONCE = Retry(attempts=1)
 
 
 @perdure.effect(retry=None)
@@ -41,13 +38,7 @@ async def pay(state: Log) -> Any:
     return {"log": [await charge(one) for one in state["log"]]}
 
 
-@pytest.fixture
-def rt(sqlite_url: str) -> Iterator[Runtime]:
-    found = perdure.Runtime(sqlite_url)
-    found.register(chain(mail), name="mail", retry=ONCE)
-    found.register(chain(pay), name="pay", retry=ONCE)
-    with found:
-        yield found
+GRAPHS = {"mail": chain(mail), "pay": chain(pay)}
 
 
 def run(rt: Runtime, graph: str, *log: str) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 import perdure
 from perdure.runtime import Runtime
@@ -19,12 +16,7 @@ def ask(state: Log) -> Any:
     return {"log": [perdure.ask("?")]}
 
 
-@pytest.fixture
-def rt(sqlite_url: str) -> Iterator[Runtime]:
-    found = perdure.Runtime(sqlite_url)
-    found.register(chain(ask), name="ask")
-    with found:
-        yield found
+GRAPHS = {"ask": chain(ask)}
 
 
 def test_an_empty_journal_has_signs_that_are_good(person: Person) -> None:

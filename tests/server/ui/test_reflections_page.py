@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
-import pytest
-
-import perdure
 from perdure.commands.reflections import accept
 from perdure.langmem.reflector import ReflectionRequest
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support.raw import execute
 from tests.support.ui import Person, ui_account
-
-
-@pytest.fixture
-def rt(sqlite_url: str) -> Iterator[Runtime]:
-    with perdure.Runtime(sqlite_url) as found:
-        yield found
 
 
 def submit(rt: Runtime, *namespace: str, executor: str = "memories") -> str:

@@ -78,11 +78,7 @@ def graph() -> Any:
     return built.add_edge("approve", "rest").add_edge("rest", "listen")
 
 
-@pytest.fixture
-def rt(sqlite_url: str) -> Iterator[Runtime]:
-    with perdure.Runtime(sqlite_url) as found:
-        found.register(graph(), name="trip", retry=Retry(attempts=1))
-        yield found
+GRAPHS = {"trip": graph()}
 
 
 @pytest.fixture

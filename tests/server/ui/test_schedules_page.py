@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-import perdure
 from perdure.runtime import Runtime
 from perdure.views.formatting import short_id
 from tests.server.ui.html_judge import faults
@@ -19,12 +16,7 @@ def note(state: Log) -> Log:
     return {"log": ["noted"]}
 
 
-@pytest.fixture
-def rt(sqlite_url: str) -> Iterator[Runtime]:
-    found = perdure.Runtime(sqlite_url)
-    found.register(chain(note), name="digest")
-    with found:
-        yield found
+GRAPHS = {"digest": chain(note)}
 
 
 def make(rt: Runtime, name: str = "weekly", **more: object) -> None:

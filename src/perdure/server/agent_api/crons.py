@@ -30,7 +30,7 @@ from perdure.server.agent_api.resources import (
     passes,
 )
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
-from perdure.server.agent_api.run_request import make_setup
+from perdure.server.agent_api.run_request import also_stateless, make_setup
 from perdure.server.authorization import Filters
 from perdure.server.errors import ApiError, invalid
 from perdure.server.own_api.requests import ThreadFilter, allow_thread
@@ -93,25 +93,16 @@ class CronSearch(CronQuery, Page):
     sort_by: Literal[ORDERS] = "created_at"  # type: ignore[valid-type]
 
 
-@router.post("/runs/crons", dependencies=[START])
-async def create(body: CronBody, api: ApiDep) -> Any:
-    """Create a cron whose runs each get their own thread."""
-    return await _create(api, None, body)
-
-
-@router.post("/threads/{thread_id}/runs/crons", dependencies=[START])
-async def create_for_thread(thread_id: str, body: CronBody, api: ApiDep) -> Any:
-    """Create a cron whose runs share one thread."""
-    value: Json = {
-        "assistant_id": body.assistant_id,
-        "metadata": dict(body.metadata),
-        "kwargs": body.model_dump(include={"input", "config", "context"}),
-    }
-    thread = await find_thread(api, thread_id, "create_run", value)
-    return await _create(api, thread.thread_id, body)
-
-
-async def _create(api: Api, thread_id: str | None, body: CronBody) -> Json:
+@also_stateless(router.post, "/crons", dependencies=[START])
+async def create(thread_id: str | None, body: CronBody, api: ApiDep) -> Any:
+    """Create a cron whose runs share one thread, or without one each get their own."""
+    if thread_id is not None:
+        run: Json = {
+            "assistant_id": body.assistant_id,
+            "metadata": dict(body.metadata),
+            "kwargs": body.model_dump(include={"input", "config", "context"}),
+        }
+        thread_id = (await find_thread(api, thread_id, "create_run", run)).thread_id
     cron_id = new_id()
     payload = body.model_dump(mode="json", exclude_unset=True)
     if thread_id is None and body.on_run_completed is None:
@@ -129,8 +120,7 @@ async def _create(api: Api, thread_id: str | None, body: CronBody) -> Json:
     if thread_id is not None:
         await check_filters(api, thread_id, filters)
     body = body.model_copy(update={"metadata": dict(value.get("metadata") or {})})
-    user = value.get("user_id") or ""
-    return await _store(api, cron_id, thread_id, body, payload, user)
+    return await _store(api, cron_id, thread_id, body, payload, value.get("user_id") or "")
 
 
 async def _store(

@@ -74,18 +74,15 @@ class HistoryQuery(BaseModel):
 
 
 @router.get("/threads/{thread_id}/state", dependencies=[READ])
-async def get_state(
-    thread_id: str, api: ApiDep, subgraphs: bool = False, select: Select = None
-) -> Json:
-    """Get the latest state of a thread."""
-    return await _state(api, thread_id, None, subgraphs, select)
-
-
 @router.get("/threads/{thread_id}/state/{checkpoint_id}", dependencies=[READ])
-async def get_state_at(
-    thread_id: str, checkpoint_id: str, api: ApiDep, subgraphs: bool = False, select: Select = None
+async def get_state(
+    thread_id: str,
+    api: ApiDep,
+    checkpoint_id: str | None = None,
+    subgraphs: bool = False,
+    select: Select = None,
 ) -> Json:
-    """Get a state of a thread by its checkpoint id."""
+    """Get the latest state of a thread, or the one of a checkpoint."""
     return await _state(api, thread_id, {"checkpoint_id": checkpoint_id}, subgraphs, select)
 
 
@@ -96,7 +93,7 @@ async def get_state_of(thread_id: str, body: StateQuery, api: ApiDep) -> Json:
 
 
 async def _state(
-    api: Api, thread_id: str, at: Json | None, subgraphs: bool, select: list[str] | None
+    api: Api, thread_id: str, at: Json, subgraphs: bool, select: list[str] | None
 ) -> Json:
     thread = await find_thread(api, thread_id)
     runtime, graph, config = api.runtime, graph_of(api, thread), place(thread.thread_id, at)
