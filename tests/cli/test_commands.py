@@ -1055,7 +1055,7 @@ def test_completion_offers_commands_and_states() -> None:
 
 
 DEMO = """
-def main(contacts=5, seed=None, plain=False):
+def main(contacts, seed, plain):
     print(contacts, seed, plain)
     return 1 if seed == 13 else 0
 """
@@ -1064,21 +1064,17 @@ def main(contacts=5, seed=None, plain=False):
 def test_the_demo_gets_its_options_and_says_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from perdure.cli import testing
-
     for name, text in {"some_demo": DEMO, "poor_demo": "import not_installed_here"}.items():
         (tmp_path / name / "demo").mkdir(parents=True)
         (tmp_path / name / "demo" / "play.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(testing, "DEMOS", ("no_such_demo", "some_demo"))
-    assert main(["demo"]) == 0
-    assert main(["demo", "--contacts", "3", "--seed", "13", "--plain"]) == 1
-    assert capsys.readouterr().out == "5 None False\n3 13 True\n"
-    assert main(["demo", "--contacts", "99"]) == 2
-    assert capsys.readouterr().err == "perdure: --contacts 99: use 3 to 10.\n"
-    monkeypatch.setattr(testing, "DEMOS", ("poor_demo",))
-    assert main(["demo"]) == 2
-    assert "The demo needs more packages: " in capsys.readouterr().err
-    monkeypatch.setattr(testing, "DEMOS", ("no_such_demo",))
-    assert main(["demo"]) == 2
-    assert "This installation has no demo" in capsys.readouterr().err
+    for demos, options, code, said in (
+        (("no_such_demo", "some_demo"), [], 0, "5 None False"),
+        (("some_demo",), ["--contacts", "3", "--seed", "13", "--plain"], 1, "3 13 True"),
+        (("some_demo",), ["--contacts", "99"], 2, "perdure: --contacts 99: use 3 to 10."),
+        (("poor_demo",), [], 2, "The demo needs more packages: "),
+        (("no_such_demo",), [], 2, "This installation has no demo"),
+    ):
+        monkeypatch.setattr("perdure.cli.testing.DEMOS", demos)
+        assert main(["demo", *options]) == code
+        assert said in "".join(capsys.readouterr())

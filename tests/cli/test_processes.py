@@ -137,10 +137,7 @@ WRONG = {
     "another thing": (("worker", "agents:number"), "is not a perdure.Runtime but 7"),
     "no concurrency": (("worker", "agents:rt", "--concurrency", "0"), "at least 1"),
     "no limit": (("tick", "agents:rt", "--limit", "0"), "must be at least 1"),
-    "no URL": (("doctor",), "PERDURE_URL"),
-    "another scheme": (("doctor", "--at", "mysql://host/db"), "mysql"),
     "no database there": (("doctor", "--at", "postgresql://127.0.0.1:1/db"), "127.0.0.1"),
-    "a folder without a project": (("worker", "."), "Name the Runtime: module:name."),
 }
 
 

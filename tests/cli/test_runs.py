@@ -74,13 +74,6 @@ def test_metadata_is_looked_for_beyond_the_first_page(client: Client) -> None:
     assert ask(metadata={"nothing": None}) == []
 
 
-def test_metadata_of_one_run_is_found_among_hundreds(client: Client) -> None:
-    rare = accept(client, metadata={"rare": True})
-    for _ in range(220):
-        client.blocking.start("g", None)
-    assert ids(client.blocking.runs(metadata={"rare": True}, limit=1)) == [rare.id]
-
-
 def test_since_is_within_and_until_is_beyond(client: Client) -> None:
     one, two, three = (accept(client) for _ in range(3))
     ask = client.blocking.runs

@@ -205,15 +205,6 @@ def test_another_address_needs_a_token_an_auth_or_insecure(
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_reported(sqlite_url: str, command: Command, run: Run) -> None:
-    with command(sqlite_url, "serve", "agents:rt", "--port", "0") as running:
-        port = serves(running).rpartition(":")[2]
-        code, said = run(sqlite_url, "serve", "agents:rt", "--port", port)
-    assert code == 2
-    assert f"Port {port} of 127.0.0.1 is taken" in said
-
-
-@pytest.mark.slow
 def test_a_project_is_served_with_its_own_application_and_its_auth(
     folder: Path, sqlite_url: str, command: Command
 ) -> None:
@@ -320,17 +311,6 @@ def test_a_change_restarts_dev_while_a_stream_is_open(
                     pass
         assert running.stop() == 0
     assert "Traceback" not in running.text
-
-
-@pytest.mark.slow
-def test_dev_without_reload_serves_too_and_ends_on_ctrl_c(
-    folder: Path, sqlite_url: str, command: Command
-) -> None:
-    project(folder)
-    with command(sqlite_url, "dev", "--no-reload", "--port", "0") as running:
-        place = running.says(r"api +(http://\S+)")
-        assert httpx.get(f"{place}/ok", timeout=60).json() == {"ok": True}
-        assert running.stop(signal.SIGINT) == 0
 
 
 def test_tokens_are_created_listed_and_revoked(sqlite_url: str, run: Run) -> None:

@@ -204,18 +204,16 @@ States = Annotated[
 Lines = Annotated[bool, Parameter("Print one JSON object per line.")]
 RunId = Annotated[str, Parameter(ID_HELP)]
 RunIds = Annotated[tuple[str, ...], Parameter(IDS_HELP)]
-WaitId = Annotated[str, Parameter(f"From `perdure inbox`. {ID_HELP}")]
 OfThread = Annotated[str | None, Parameter("Only this thread.", "ID")]
 Yes = Annotated[bool, Parameter("Do not ask. Required without a terminal.", names=("--yes", "-y"))]
 DryRun = Annotated[bool, Parameter("List them, and change nothing.")]
-
 
 ABSENT: Any = object()
 """In place of a value that was not given, where null is one."""
 SHARED: dict[str, Any] = {
     "by": By,
     "run_id": RunId,
-    "wait_id": WaitId,
+    "wait_id": Annotated[str, Parameter(f"From `perdure inbox`. {ID_HELP}")],
     "state": States,
     "metadata": Pairs,
     "multitask_strategy": Annotated[Strategy, Parameter(names=("--strategy",))],
@@ -227,6 +225,10 @@ SHARED: dict[str, Any] = {
     ],
 }
 """Parameters of verbs that are written in another way than in Python."""
+
+
+IDS = {"run_id": "run", "wait_id": "wait", "key": "effect", "worker_id": "worker"}
+"""What a positional parameter names by its id, which may be shortened."""
 
 
 # -- commands
@@ -282,8 +284,9 @@ def of_verb(
     for one in verb.parameters:
         if names is not None and one.name not in names:
             continue
-        is_key = one.name == "key" and one.kind is one.KEYWORD_ONLY  # of idempotency
-        kind = verb.types[one.name] if is_key else SHARED.get(one.name, verb.types[one.name])
+        kind = verb.types[one.name]
+        if one.kind is not one.KEYWORD_ONLY or one.name not in IDS:
+            kind = SHARED.get(one.name, kind)
         if one.name in options:
             one = one.replace(kind=one.KEYWORD_ONLY, default=None)
         param = parameter(one, kind, explained.get(one.name))

@@ -19,6 +19,7 @@ from click.exceptions import Exit
 from perdure.cli.journal import selected
 from perdure.cli.options import (
     ABSENT,
+    IDS,
     At,
     DryRun,
     Parameter,
@@ -67,8 +68,6 @@ if TYPE_CHECKING:
 UNFINISHED = ("pending", "running", "waiting", "paused", "held")
 PREVIEWED = 5
 """Maximum number of runs in the preview of a bulk change."""
-IDS = {"run_id": "run", "wait_id": "wait", "key": "effect", "worker_id": "worker"}
-"""What the first parameter of a verb names, if it may be shortened."""
 
 
 class Done(NamedTuple):

@@ -271,7 +271,7 @@ def assign(
 
     Args:
         wait_id: The id of the wait.
-        to: Who is responsible for the question. `None` unassigns it.
+        to: Who is responsible for the question; nobody, without a name.
         by: Who assigns it.
         expected: Who the caller believes is assigned now. Pass it to take over someone else's
             question.

@@ -221,7 +221,7 @@ def erase(on: Connection, thread_id: str) -> Plan[dict[str, int]]:
         await client.scrub()
 
     After a crash, the next call deletes the rest. Deleted bytes stay in the files of a database
-    until it reuses the space, or `scrub` removes them.
+    until it reuses the space, or `scrub` removes them, which `perdure erase` calls.
 
     Args:
         thread_id: The thread.

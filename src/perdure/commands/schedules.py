@@ -339,7 +339,7 @@ async def enable_schedule(on: Connection, name: str, *, enabled: bool = True) ->
 
     Args:
         name: The name of the schedule.
-        enabled: `False` disables the schedule.
+        enabled: Whether the schedule starts runs.
 
     Returns:
         The schedule as it is now.
