@@ -18,17 +18,17 @@ from perdure.commands import effects, runs, waits
 from perdure.commands.connection import Connection
 from perdure.commands.runs import (
     LAST_ID,
-    Ahead,
     RunRow,
     load_error,
     load_labels,
     load_setup,
     maybe_control,
+    names_in_pieces,
     tags_of,
 )
 from perdure.commands.waits import WaitRow
 from perdure.errors import UNREADABLE
-from perdure.journal import Op, Plan
+from perdure.journal import Op, Plan, Row, Statement, all_rows
 from perdure.text import json_default
 from perdure.times import FIRST_MS, LAST_MS, milliseconds
 from perdure.types import Control, Run, State, Wait
@@ -290,40 +290,35 @@ SHOWN_WAITS = 3
 def lines_of(on: Connection, found: Sequence[Run]) -> Plan[list[RunLine]]:
     """These runs with their open waits, turns, unknown effects and survived crashes: at most
     three reads for any number of runs."""
+    if not found:
+        return []
     resting = [run.id for run in found if run.state is State.WAITING]
     held = [run.id for run in found if run.state is State.HELD]
     open_waits: list[tuple[WaitRow, int]] = (
         (yield waits.of_runs(resting, SHOWN_WAITS)) if resting else []
     )
     unknown: dict[str, list[str]] = (yield effects.unknown_of_runs(held)) if held else {}
-    ahead: dict[str, Ahead] = (yield runs.ahead(run.id for run in found)) if found else {}
-    return [_line(on, run, open_waits, unknown, ahead.get(run.id)) for run in found]
-
-
-def _line(
-    on: Connection,
-    run: Run,
-    open_waits: Sequence[tuple[WaitRow, int]],
-    unknown: dict[str, list[str]],
-    ahead: Ahead | None,
-) -> RunLine:
-    mine = [(row, total) for row, total in open_waits if row.run_id == run.id]
-    control = None if ahead is None else maybe_control(ahead.control)
-    behind = ahead is not None and _is_behind(run) and ahead.head != run.id
-    return RunLine(
-        run,
-        tuple(waits.to_wait(on.serializer, row) for row, _ in mine),
-        mine[0][1] if mine else 0,
-        ahead.head if ahead is not None and behind else None,
-        tuple(unknown.get(run.id, ())),
-        control if run.state is State.RUNNING else None,
-        0 if ahead is None else ahead.recoveries,
+    pieces = names_in_pieces(run.id for run in found)
+    rows: list[Row] = yield Op(
+        "runs_ahead", [Statement("runs_ahead", ids) for ids in pieces], all_rows
     )
+    ahead = {id: facts for id, *facts in rows}
 
+    def line(run: Run) -> RunLine:
+        own = [(row, total) for row, total in open_waits if row.run_id == run.id]
+        control, recoveries, head = ahead.get(run.id, (None, 0, None))
+        waits_for_turn = run.state is State.PENDING and run.due_at is None and head != run.id
+        return RunLine(
+            run,
+            tuple(waits.to_wait(on.serializer, row) for row, _ in own),
+            own[0][1] if own else 0,
+            head if waits_for_turn else None,
+            tuple(unknown.get(run.id, ())),
+            maybe_control(control) if run.state is State.RUNNING else None,
+            recoveries,
+        )
 
-def _is_behind(run: Run) -> bool:
-    """Whether a run waits for the one before it on its thread."""
-    return run.state is State.PENDING and run.due_at is None
+    return [line(run) for run in found]
 
 
 @dataclass(frozen=True)

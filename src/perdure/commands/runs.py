@@ -133,17 +133,6 @@ class ChildRow(NamedTuple):
     """How many children its parent has."""
 
 
-class Ahead(NamedTuple):
-    """The data for a line about a run besides its row and its waits."""
-
-    control: str | None
-    """What it was asked to do after its current step."""
-    recoveries: int
-    """How often its worker was lost."""
-    head: str | None
-    """The first unfinished run of its thread."""
-
-
 run_rows = rows_as(RunRow)
 
 
@@ -209,15 +198,6 @@ def of_schedule(name: str, count: int) -> Op[list[RunRow]]:
 def head(thread_id: str) -> Op[RunRow | None]:
     """The first run of a thread that is not over."""
     return read_op("head_of_thread", {"thread_id": thread_id}, first_run)
-
-
-def ahead(run_ids: Iterable[str]) -> Op[dict[str, Ahead]]:
-    """The data for lines about these runs, by run."""
-    return Op(
-        "runs_ahead",
-        [Statement("runs_ahead", names) for names in names_in_pieces(run_ids)],
-        lambda rows: {id: Ahead(*rest) for some in rows for id, *rest in some},
-    )
 
 
 def after(thread_id: str, number: int, count: int) -> Op[list[RunRow]]:
