@@ -3,7 +3,6 @@ once, from any thread, and it can always be closed."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import signal
 import subprocess
@@ -125,12 +124,6 @@ def test_it_is_one_and_the_same_for_all_threads() -> None:
             assert len({id(one) for one in found}) == 1
 
 
-async def test_it_can_be_used_beside_a_running_loop(rt: TemporaryRuntime) -> None:
-    run = await asyncio.to_thread(rt.blocking.start, "form", {"n": 1})
-    await rt.tick()
-    assert rt.blocking.get(run.id).state is State.WAITING
-
-
 def test_a_closed_runtime_has_no_thread_of_it_left(rt: TemporaryRuntime) -> None:
     before = set(threading.enumerate())
     rt.blocking.start("form", {"n": 1})
@@ -141,12 +134,6 @@ def test_a_closed_runtime_has_no_thread_of_it_left(rt: TemporaryRuntime) -> None
     until(lambda: made.isdisjoint(threading.enumerate()), "the end of its threads", seconds=4)
     with pytest.raises(Closed):
         rt.blocking.start("form", {"n": 1})
-
-
-def test_closing_twice_is_as_good_as_once(rt: TemporaryRuntime) -> None:
-    rt.blocking.start("form", {"n": 1})
-    rt.close()
-    rt.close()
 
 
 SCRIPT = """

@@ -15,8 +15,6 @@ import perdure
 from perdure.commands import run_reads, runs, workers
 from perdure.commands.runs import Joined, resolve
 from perdure.errors import BadArgument, NotFound
-from perdure.journal.sql import render
-from perdure.journal.sqlite import FRAGMENTS
 from perdure.testing import Clock
 from tests.support.agents import NOON, Log, chain, opened
 
@@ -110,26 +108,6 @@ async def test_a_graph_that_was_driven_before_a_long_queue_is_known(
         await rt.tick(100)
 
 
-@pytest.mark.parametrize(
-    ("statement", "index"),
-    [
-        ("driven_graphs", "perdure_runs USING INDEX perdure_runs_created (created_at<?)"),
-        ("children_of_runs", "c USING COVERING INDEX perdure_runs_parent (parent_id=?)"),
-    ],
-)
-def test_lookups_of_a_large_journal_use_an_index(
-    sqlite_url: str, statement: str, index: str
-) -> None:
-    with perdure.Client(sqlite_url) as client:
-        client.blocking.runs()
-    params = {"before": 1, "count": 1, "most": 1, "names": '["a"]'}
-    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
-        sql = f"EXPLAIN QUERY PLAN {render(FRAGMENTS)[statement]}"
-        plan = " ".join(row[-1] for row in file.execute(sql, params))
-    assert index in plan
-    assert "SCAN perdure_runs" not in plan
-
-
 @pytest.mark.smoke
 async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
     async def plant(state: Log) -> Any:
@@ -194,18 +172,3 @@ async def test_a_run_that_is_its_own_ancestor_is_listed_once(sqlite_url: str) ->
                 file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
         [found], _ = await rt.journal.arun(run_reads.descendants(rt.engine, one.id, 10, 100, 9))
         assert found.run.id == other.id
-
-
-@pytest.mark.smoke
-async def test_runs_that_a_changed_graph_would_hold_are_found(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(("nap", ask)), name="g")
-        runs = [await rt.start("g", {"log": []}) for _ in range(3)]
-        await rt.tick()
-    async with opened(url) as rt:
-        rt.register(chain(("snooze", ask)), name="g")
-        result = await rt.check()
-        assert {one.run_id for one in result.lost} == {run.id for run in runs}
-    async with opened(url) as rt:
-        rt.register(chain(("snooze", ask)), name="g", renamed={"nap": "snooze"})
-        assert (await rt.check()).lost == ()

@@ -43,14 +43,6 @@ def test_each_state_offers_what_is_possible() -> None:
     assert Offered.RETRY not in offered(State.HELD, unknown=("charge",))
 
 
-def test_cancelling_says_what_is_undone_and_which_children_end() -> None:
-    said = offered(State.WAITING, undoable=("book", "pay"), children=2)[Offered.CANCEL]
-    assert said == (
-        "The run is cancelled once a worker has undone its effects. "
-        "It also undoes 2 effects: book, pay. It also cancels 2 child runs."
-    )
-
-
 def test_a_sleeper_can_be_woken_unless_it_is_paused() -> None:
     asleep = wait(Kind.CLOCK, wake_at=NOON + timedelta(days=2))
     said = offered(State.WAITING, asleep)[Offered.WAKE]

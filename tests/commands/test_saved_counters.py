@@ -95,12 +95,3 @@ def test_steps_and_model_calls_of_an_unchanged_application_are_counted(
         assert saved() == {"steps": 9, "effects": 0, "model_calls": 8}, "all but approve"
     assert main(["show", run.id, "--at", url]) == 0
     assert "9 steps  8 model calls" in capsys.readouterr().out
-
-
-def test_a_run_that_never_stopped_has_saved_nothing(sqlite_url: str, tmp_path: Path) -> None:
-    (tmp_path / "killed").write_text("xx")
-    with perdure.Runtime(sqlite_url) as rt:
-        rt.register(application(tmp_path / "killed"), name="letter")
-        run = rt.blocking.start("letter", {"text": ""})
-        rt.blocking.tick()
-        assert rt.blocking.get(run.id).saved == {"steps": 0, "effects": 0, "model_calls": 0}

@@ -39,15 +39,22 @@ async def read(client: perdure.Client, run_id: str, **options: Any) -> list[Chun
     return [chunk async for chunk in client.stream(run_id, **options)]
 
 
+async def streamed(rt: Any, graph: Any, stream: Any, **options: Any) -> perdure.Run:
+    """A run whose output is kept, driven until it rests."""
+    rt.register(graph, name="agent")
+    options = {"input": {"log": []}, "stream": stream, **options}
+    run: perdure.Run = await rt.start("agent", **options)
+    await rt.work(until_idle=True)
+    return run
+
+
 def shown(chunks: list[Chunk]) -> list[tuple[int, str, Any]]:
     return [(chunk.n, chunk.mode, chunk.data) for chunk in chunks]
 
 
 async def test_a_stream_has_the_chunks_of_the_modes_it_was_started_with(url: str) -> None:
     async with opened(url) as rt:
-        rt.register(chain(speak), name="agent")
-        run = await rt.start("agent", {"log": []}, stream=["custom", "updates"])
-        await rt.work(until_idle=True)
+        run = await streamed(rt, chain(speak), ["custom", "updates"])
         found = await read(rt, run.id)
         assert shown(found) == [
             *((n + 1, "custom", n) for n in range(5)),
@@ -60,9 +67,7 @@ async def test_a_stream_has_the_chunks_of_the_modes_it_was_started_with(url: str
 
 async def test_nothing_is_kept_unless_it_is_asked_for(url: str) -> None:
     async with opened(url) as rt:
-        rt.register(chain(speak), name="agent")
-        run = await rt.start("agent", {"log": []})
-        await rt.work(until_idle=True)
+        run = await streamed(rt, chain(speak), ())
         assert await read(rt, run.id) == []
         assert await rt.journal.ado(between(run.thread_id, run.id, 0, 10)) == []
 
@@ -78,9 +83,7 @@ async def test_an_unknown_mode_and_an_unknown_run_are_refused(sqlite_url: str) -
 
 async def test_a_stream_can_end_where_the_run_waits_for_a_person(url: str) -> None:
     async with opened(url) as rt:
-        rt.register(chain(ask, speak), name="agent")
-        run = await rt.start("agent", {"log": []}, stream=["custom"])
-        await rt.work(until_idle=True)
+        run = await streamed(rt, chain(ask, speak), ["custom"])
         before = await read(rt, run.id, until_waiting=True)
         assert shown(before) == [(1, "custom", "before the question")]
         [wait] = await rt.waits()
@@ -115,9 +118,7 @@ async def test_messages_come_with_their_metadata(url: str) -> None:
 
     graph = StateGraph(MessagesState).add_node(reply).add_edge(START, "reply")
     async with opened(url) as rt:
-        rt.register(graph, name="chat")
-        run = await rt.start("chat", {"messages": []}, stream="messages")
-        await rt.work(until_idle=True)
+        run = await streamed(rt, graph, "messages", input={"messages": []})
         [chunk] = await read(rt, run.id)
         message, metadata = chunk.data
         assert (message.content, message.id) == ("hello", "m1")
@@ -126,9 +127,7 @@ async def test_messages_come_with_their_metadata(url: str) -> None:
 
 async def test_events_are_those_of_astream_events(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
-        rt.register(chain(speak), name="agent")
-        run = await rt.start("agent", {"log": []}, stream=["events", "custom"])
-        await rt.work(until_idle=True)
+        run = await streamed(rt, chain(speak), ["events", "custom"])
         found = await read(rt, run.id)
         kinds = [one.data["event"] for one in found if one.mode == "events"]
         assert kinds[0] == "on_chain_start"
@@ -148,25 +147,10 @@ async def test_what_cannot_be_stored_is_given_by_the_name_of_its_type(
         return {}
 
     async with opened(sqlite_url) as rt:
-        rt.register(chain(writes), name="agent")
-        run = await rt.start("agent", {"log": []}, stream="custom")
-        await rt.work(until_idle=True)
+        run = await streamed(rt, chain(writes), "custom")
         [chunk] = await read(rt, run.id)
         assert chunk.data == {"fine": 1, "odd": "<Odd>", "many": ["<Odd>"]}
     assert "streams a value that cannot be stored, in mode custom" in caplog.text
-
-
-async def test_the_stream_of_a_failed_run_ends_with_what_it_said(url: str) -> None:
-    def fails(state: Log) -> Log:
-        get_stream_writer()("almost")
-        raise ValueError("no")
-
-    async with opened(url) as rt:
-        rt.register(chain(fails), name="agent", retry=perdure.Retry(attempts=1))
-        run = await rt.start("agent", {"log": []}, stream="custom")
-        await rt.work(until_idle=True)
-        assert (await rt.get(run.id)).state == "failed"
-        assert shown(await read(rt, run.id)) == [(1, "custom", "almost")]
 
 
 async def test_a_state_is_given_once_though_the_node_behind_it_is_tried_again(url: str) -> None:
@@ -224,9 +208,7 @@ async def test_chunks_are_encrypted_and_redacted_as_everything_else(sqlite_url: 
 
     secrets = Redaction(keys=["password"])
     async with opened(sqlite_url, encryption_keys={"k1": b"0" * 32}, redact=secrets) as rt:
-        rt.register(chain(leaks), name="agent")
-        run = await rt.start("agent", {"log": []}, stream="custom")
-        await rt.work(until_idle=True)
+        run = await streamed(rt, chain(leaks), "custom")
         [chunk] = await read(rt, run.id)
         assert chunk.data["password"] != "hunter2"
     [[body]] = execute(sqlite_url, "SELECT body FROM perdure_stream")
@@ -242,9 +224,7 @@ async def test_tokens_are_not_kept_where_patterns_are_redacted(sqlite_url: str) 
 
     graph = StateGraph(MessagesState).add_node(reply).add_edge(START, "reply")
     async with opened(sqlite_url, redact=Redaction(patterns=[Redaction.EMAIL])) as rt:
-        rt.register(graph, name="chat")
-        run = await rt.start("chat", {"messages": []}, stream=["messages", "events", "values"])
-        await rt.work(until_idle=True)
+        run = await streamed(rt, graph, ["messages", "events", "values"], input={"messages": []})
         found = await read(rt, run.id)
         assert [one.data[0].id for one in found if one.mode == "messages"] == ["m"]
         assert "ada@" not in repr([one.data for one in found])

@@ -93,7 +93,7 @@ class Change:
         data: Mapping[str, Any] | None = None,
     ) -> Statement:
         """The statement that stores the event of this change."""
-        data = redacted_data(serializer, data or {})
+        data = redacted_data(serializer, data or {}) if serializer.redacts else data or {}
         body = self.body(serializer, [kind], data)
         params = {**self.params, "kind": kind.value, "state": None, "body": body}
         return EventStatement("insert_event", params, data)
@@ -217,7 +217,9 @@ def dump_event(
 ) -> bytes:
     """The body of an event: its data, and what its row may be, as far as that is known before SQL
     decides. A claim's event goes to the runs that are due, a takeover's to the runs of a thread."""
-    data = dict(redacted_data(serializer, data or {}))
+    data = dict(data or {})
+    if serializer.redacts:
+        data = dict(redacted_data(serializer, data))
     stored = [data, thread_id, run_id, [*map(str, kinds)]]
     return serializer.dumps(stored, _place(number, at), own=True)
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, get_args, get_type_hints
 
 from perdure.errors import Unsupported
@@ -133,9 +133,11 @@ def read_together(name: str, *ops: Op[Any]) -> Op[list[Any]]:
     batches = [op.render() for op in ops]
 
     def result(rows: Rows) -> list[Any]:
-        left = iter(rows)
-        own = ([*islice(left, len(batch))] for batch in batches)
-        return [op.result(some) for op, some in zip(ops, own, strict=True)]
+        results, at = [], 0
+        for op, batch in zip(ops, batches, strict=True):
+            results.append(op.result(rows[at : at + len(batch)]))
+            at += len(batch)
+        return results
 
     return Op(name, [statement for batch in batches for statement in batch], result)
 
