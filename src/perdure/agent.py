@@ -337,20 +337,20 @@ def prompt(name: str, text: str) -> Prompt:
     Raises:
         BadArgument: The name is empty.
     """
-    made = Prompt(check_text("name", name), text)
+    version = Prompt(check_text("name", name), text)
     if not name:
         raise BadArgument("prompt() needs a name.")
     config = configurable()
     if (segment := _segment()) is None:
-        return made
+        return version
     inside = current()
     if inside is not None and inside.owner is not None:
-        inside.prompts[made.id] = None
+        inside.prompts[version.id] = None
     else:
         task = configs.task_info(config)
         above = configs.checkpoints_above(config)
-        segment.progress.note_prompt(task.namespace, above, made.id)
-    return made
+        segment.progress.note_prompt(task.namespace, above, version.id)
+    return version
 
 
 def now() -> datetime:
@@ -444,5 +444,5 @@ def _place_answer(value: Any, kind: Kind) -> None:
         task = configs.task_info(config)
         index = task_interrupts.interrupts_so_far(task_interrupts.interrupt_counter(config))
         place = (task.namespace.rpartition(":")[2], task.attempt)
-        given = task_interrupts.answers_given(config)
-        segment.questions.place_answer(place, index, given, kind, value)
+        answers = task_interrupts.answers_given(config)
+        segment.questions.place_answer(place, index, answers, kind, value)

@@ -102,9 +102,9 @@ def dialect_of(value: Any) -> Dialect | None:
     """The dialect of a question, by the value that is shown. None: any answer fits."""
     if _is_review(value):
         return _review(value)
-    asked = [value] if isinstance(value, Mapping) else value
-    if isinstance(asked, list) and asked and all(map(_is_inbox_item, asked)):
-        return _inbox(asked, is_list=isinstance(value, list))
+    items = [value] if isinstance(value, Mapping) else value
+    if isinstance(items, list) and items and all(map(_is_inbox_item, items)):
+        return _inbox(items, is_list=isinstance(value, list))
     return None
 
 
@@ -126,31 +126,31 @@ def check_fits(wait_id: str, value: Any, schema: Mapping[str, Any] | None, answe
 
 def _problem(dialect: Dialect, answer: Any) -> str | None:
     """What is wrong with an answer."""
-    parts, word, made = dialect.parts, dialect.word, answer
+    parts, word, decisions = dialect.parts, dialect.word, answer
     if dialect.field is not None:
         if not isinstance(answer, dict) or dialect.field not in answer:
             return f'it is {_shown(answer)}, not an object with "{dialect.field}"'
-        made = answer[dialect.field]
-    if not dialect.is_list and isinstance(made, dict):
-        made = [made]
-    if not isinstance(made, list):
+        decisions = answer[dialect.field]
+    if not dialect.is_list and isinstance(decisions, dict):
+        decisions = [decisions]
+    if not isinstance(decisions, list):
         what = "it" if dialect.field is None else f'"{dialect.field}"'
-        return f"{what} is {_shown(made)}, not a list of {word}s"
-    if len(made) != len(parts):
-        return f"it has {_count(made, word)} for {_count(parts, 'action')}"
-    found = (_problem_of_one(part, one) for part, one in zip(parts, made, strict=True))
-    wrong = [f"{word} {n} ({parts[n - 1].action}) {why}" for n, why in enumerate(found, 1) if why]
+        return f"{what} is {_shown(decisions)}, not a list of {word}s"
+    if len(decisions) != len(parts):
+        return f"it has {_count(decisions, word)} for {_count(parts, 'action')}"
+    reasons = (_problem_of_one(part, one) for part, one in zip(parts, decisions, strict=True))
+    wrong = [f"{word} {n} ({parts[n - 1].action}) {why}" for n, why in enumerate(reasons, 1) if why]
     return "; ".join(wrong[:5]) or None
 
 
-def _problem_of_one(part: Part, made: Any) -> str | None:
-    if not isinstance(made, dict) or "type" not in made:
-        return f'is {_shown(made)}, not an object with a "type"'
-    schema = part.allowed.get(made["type"]) if isinstance(made["type"], str) else None
+def _problem_of_one(part: Part, decision: Any) -> str | None:
+    if not isinstance(decision, dict) or "type" not in decision:
+        return f'is {_shown(decision)}, not an object with a "type"'
+    schema = part.allowed.get(decision["type"]) if isinstance(decision["type"], str) else None
     if schema is None:
         allowed = " or ".join(json.dumps(name) for name in part.allowed)
-        return f"has the type {_shown(made['type'])}, not {allowed}"
-    problems = problems_of(schema, made)
+        return f"has the type {_shown(decision['type'])}, not {allowed}"
+    problems = problems_of(schema, decision)
     return f"does not fit its type: {', '.join(problems)}" if problems else None
 
 
@@ -181,11 +181,11 @@ def _review(value: Mapping[str, Any]) -> Dialect:
         Part(str(action.get("name")), {name: DECISIONS[name] for name in names})
         for action, names in zip(actions, allowed, strict=True)
     ]
-    shown = "; ".join(f"{part.action}: {' | '.join(part.allowed)}" for part in parts)
+    choices = "; ".join(f"{part.action}: {' | '.join(part.allowed)}" for part in parts)
     first = [_decision(names[0], action) for names, action in zip(allowed, actions, strict=True)]
     shapes = [shape for name, shape in SHAPES.items() if any(name in names for names in allowed)]
     more = f", such as {' or '.join(shapes)}" if shapes else ""
-    summary = f'{{"decisions": [...]}} with a decision for each action ({shown}){more}'
+    summary = f'{{"decisions": [...]}} with a decision for each action ({choices}){more}'
     example = {"decisions": first}
     return Dialect(
         "HumanInTheLoopMiddleware", parts, "decision", "decisions", True, example, summary
@@ -219,12 +219,12 @@ def _is_inbox_item(value: Any) -> bool:
     )
 
 
-def _inbox(asked: Sequence[Mapping[str, Any]], is_list: bool) -> Dialect:
+def _inbox(items: Sequence[Mapping[str, Any]], is_list: bool) -> Dialect:
     allowed = [
         [name for name, key in ALLOWED_BY.items() if one["config"].get(key)] or list(RESPONSES)
-        for one in asked
+        for one in items
     ]
-    requests = [one["action_request"] for one in asked]
+    requests = [one["action_request"] for one in items]
     parts = [
         Part(str(one.get("action")), {name: RESPONSES[name] for name in names})
         for one, names in zip(requests, allowed, strict=True)

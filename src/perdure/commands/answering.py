@@ -55,8 +55,8 @@ def answer_all(
     if (yield store_answers(on.serializer, rows, by, now, number, **options)):
         return
     for row, _ in rows:
-        found = yield from find_open(on, row.id)
-        if last_answered not in (None, found.answered_at or 0):
+        current = yield from find_open(on, row.id)
+        if last_answered not in (None, current.answered_at or 0):
             raise LinkSpent(row.id)
         if row.expires_at is not None and row.expires_at <= now:
             raise WaitExpired(row.id, expired_at(row.expires_at))

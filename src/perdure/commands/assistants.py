@@ -107,7 +107,6 @@ def put(
     assistant_id: str,
     version: int,
     content: AssistantContent,
-    change: int,
     now: int,
     *,
     seen: int = 0,
@@ -127,7 +126,7 @@ def put(
         "graph": content.graph_id,
         "name": check_text("name", content.name),
         "now": now,
-        "change": change,
+        "change": random_number(),
         "seen": seen,
         "body": serializer.dumps(stored, place, own=True),
     }
@@ -186,10 +185,10 @@ def create(
     on: Connection, assistant_id: str, content: AssistantContent, *, accept_existing: bool = False
 ) -> Plan[Assistant]:
     """Store a new assistant. If it exists, raises `AlreadyExists` or returns it."""
-    made = False
+    is_stored = False
     if assistant_id not in by_default_id(on):
-        made = yield put(on.serializer, assistant_id, 1, content, random_number(), on.clock.now())
-    if not made and not accept_existing:
+        is_stored = yield put(on.serializer, assistant_id, 1, content, on.clock.now())
+    if not is_stored and not accept_existing:
         raise AlreadyExists("assistant", assistant_id)
     return (yield from find(on, assistant_id))
 
@@ -200,26 +199,25 @@ def change(on: Connection, assistant_id: str, changes: Mapping[str, Any]) -> Pla
     If another change came first, this one is applied on top of it.
     """
     while True:
-        found = yield from find(on, assistant_id)
+        assistant = yield from find(on, assistant_id)
         content = AssistantContent(
-            **{one.name: getattr(found, one.name) for one in fields(AssistantContent)}
+            **{one.name: getattr(assistant, one.name) for one in fields(AssistantContent)}
         )
         merged = {**content.metadata, **(changes.get("metadata") or {})}
         content = replace(content, **{**changes, "metadata": merged})
-        made = yield put(
+        is_stored = yield put(
             on.serializer,
-            found.assistant_id,
-            found.version + 1,
+            assistant.assistant_id,
+            assistant.version + 1,
             content,
-            random_number(),
             on.clock.now(),
-            seen=found.change,
+            seen=assistant.change,
         )
-        if made:
-            return (yield from find(on, found.assistant_id))
+        if is_stored:
+            return (yield from find(on, assistant.assistant_id))
 
 
 def delete(on: Connection, assistant_id: str) -> Plan[None]:
     """Delete an assistant. A default assistant only loses its changes."""
-    found = yield from find(on, assistant_id)
-    yield write_op({"id": found.assistant_id}, "delete_assistant")
+    assistant = yield from find(on, assistant_id)
+    yield write_op({"id": assistant.assistant_id}, "delete_assistant")

@@ -171,10 +171,10 @@ def is_recorded(error: BaseException | None) -> bool:
 
 def _exception_type(module: str, name: str) -> type[Exception] | None:
     """An exception class that is already imported. The lookup imports and runs nothing."""
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    if not isinstance(found, type) or not issubclass(found, Exception):
+        value = vars(value).get(part) if hasattr(value, "__dict__") else None
+    if not isinstance(value, type) or not issubclass(value, Exception):
         return None
-    ours = [base for base in found.__mro__ if base.__module__ != "builtins"]
-    return None if any("__new__" in vars(base) for base in ours) else found
+    ours = [base for base in value.__mro__ if base.__module__ != "builtins"]
+    return None if any("__new__" in vars(base) for base in ours) else value

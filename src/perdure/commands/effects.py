@@ -312,8 +312,8 @@ def store_unknown(
 ) -> Op[None]:
     """Store a call that is not made: a person says whether `other` stands for it."""
     written = write_state(owner, row, now, event=event)
-    asked = _match(other, "", Unconfirmed.ASKED.value)
-    statements = [insert_intent(owner, row), *written.render(), asked]
+    asked_about = _match(other, "", Unconfirmed.ASKED.value)
+    statements = [insert_intent(owner, row), *written.render(), asked_about]
     return Op(written.name, statements, no_result, True, written.key, written.proof)
 
 
@@ -387,10 +387,10 @@ def guarded(place: Mapping[str, Any], key: str) -> Op[EffectRow | None]:
     """The effect of a business key. Raises `Damaged` if its row has the key, and another place."""
 
     def result(rows: Rows) -> EffectRow | None:
-        found, named = _effect(rows), _effect(rows[1:])
-        if found is None and named is not None and named.undo != UndoState.DONE:
+        row, named = _effect(rows), _effect(rows[1:])
+        if row is None and named is not None and named.undo != UndoState.DONE:
             raise Damaged(f"effect {key}", f"it is in scope {named.scope!r}, not in its own")
-        return found
+        return row
 
     statements = [Statement("effect_at", place), Statement("effect_by_key", {"key": key})]
     return Op("effect", statements, result)
@@ -481,9 +481,9 @@ def is_compensation(row: EffectRow) -> bool:
     return row.task.startswith(COMPENSATION)
 
 
-def report(found: Iterable[EffectRow]) -> dict[str, Any]:
+def report(rows: Iterable[EffectRow]) -> dict[str, Any]:
     """Keys of the effects of a cancelled run: undone, not undoable, of unknown outcome."""
-    mine = [row for row in found if not is_compensation(row)]
+    mine = [row for row in rows if not is_compensation(row)]
     done = [row for row in mine if row.state == EffectState.DONE]
     unsettled = (EffectState.OPEN, EffectState.UNKNOWN)
     keys = {
@@ -491,7 +491,7 @@ def report(found: Iterable[EffectRow]) -> dict[str, Any]:
         "kept": [row.key for row in done if row.undo == UndoState.NONE],
         "unknown": [row.key for row in mine if row.state in unsettled],
     }
-    return {name: found for name, found in keys.items() if found}
+    return {name: some for name, some in keys.items() if some}
 
 
 LAST_ID = "\U0010ffff"

@@ -65,7 +65,7 @@ class InboxQuery:
         return kinds & {InboxKind.QUESTION} if only else kinds
 
 
-class Found(NamedTuple):
+class InboxRow(NamedTuple):
     """A row of any kind."""
 
     kind: InboxKind
@@ -81,25 +81,25 @@ class Found(NamedTuple):
 
 def next_rows(
     query: InboxQuery, place: Position, count: int
-) -> Plan[tuple[list[Found], Position | None]]:
+) -> Plan[tuple[list[InboxRow], Position | None]]:
     """The next rows of all kinds after a position, in order, and the next position; None at the
     end."""
-    found: list[Found] = []
+    items: list[InboxRow] = []
     ends: list[Position] = []
     for op, make in _lists(query, place, count):
         rows: list[Any] = yield op
-        found += map(make, rows)
+        items += map(make, rows)
         if len(rows) == count:
-            ends.append(found[-1].position)
+            ends.append(items[-1].position)
     last = min(ends, default=None)
-    found = sorted(found, key=lambda one: one.position)
-    found = [one for one in found if last is None or one.position <= last]
+    items = sorted(items, key=lambda one: one.position)
+    items = [one for one in items if last is None or one.position <= last]
     until = None if query.until is None else milliseconds(query.until)
     if query.soon is not None:
         until = milliseconds(query.soon + SOON)
-    if until is not None and any(one.position[0] > until for one in found):
-        return [one for one in found if one.position[0] <= until], None
-    return found, last
+    if until is not None and any(one.position[0] > until for one in items):
+        return [one for one in items if one.position[0] <= until], None
+    return items, last
 
 
 def _lists(query: InboxQuery, place: Position, count: int) -> Iterator[tuple[Op[Any], Any]]:
@@ -127,19 +127,19 @@ def _lists(query: InboxQuery, place: Position, count: int) -> Iterator[tuple[Op[
         yield runs.held(place, count), of_run_row
 
 
-def of_wait(row: WaitRow) -> Found:
+def of_wait(row: WaitRow) -> InboxRow:
     position = (row.created_at, row.id)
-    return Found(InboxKind.QUESTION, position, row.thread_id, row.run_id, row)
+    return InboxRow(InboxKind.QUESTION, position, row.thread_id, row.run_id, row)
 
 
-def of_effect(row: EffectRow) -> Found:
+def of_effect(row: EffectRow) -> InboxRow:
     position = (row.created_at, row.key)
-    return Found(InboxKind.EFFECT, position, row.thread_id, row.run_id, row)
+    return InboxRow(InboxKind.EFFECT, position, row.thread_id, row.run_id, row)
 
 
-def of_run_row(row: RunRow) -> Found:
+def of_run_row(row: RunRow) -> InboxRow:
     kind = InboxKind.REFLECTION if row.graph.startswith(PREFIX) else InboxKind.HELD
-    return Found(kind, (row.created_at, row.id), row.thread_id, row.id, row)
+    return InboxRow(kind, (row.created_at, row.id), row.thread_id, row.id, row)
 
 
 CHUNK = 100
@@ -190,23 +190,23 @@ def page(
 ) -> Plan[InboxPage]:
     """At most `limit` items after a position. `visible` hides threads that the caller may not
     see."""
-    found: list[Found] = []
+    items: list[InboxRow] = []
     place, read = after or (FIRST_MS, ""), 0
     size = CHUNK if query.labels or query.graph or visible is not None else limit + 1
     while True:
         rows, end = yield from next_rows(query, place, size)
         read += len(rows)
-        found += yield from _matching(on, query, rows, visible)
-        if len(found) > limit:
-            entries = yield from _entries(on, found[:limit])
-            return InboxPage(entries, found[limit - 1].position)
+        items += yield from _matching(on, query, rows, visible)
+        if len(items) > limit:
+            entries = yield from _entries(on, items[:limit])
+            return InboxPage(entries, items[limit - 1].position)
         if end is None or read >= MOST_READ:
             if end is not None and visible is not None:
                 # The last row may be hidden from the caller, so the position must not name it: its
                 # whole millisecond is left to the next page.
-                found = [one for one in found if one.position[0] < end[0]]
+                items = [one for one in items if one.position[0] < end[0]]
                 end = (end[0] - 1, LAST_ID)
-            entries = yield from _entries(on, found)
+            entries = yield from _entries(on, items)
             return InboxPage(entries, end, is_cut=end is not None)
         place = end
 
@@ -216,35 +216,35 @@ def of_runs(
 ) -> Plan[list[InboxEntry]]:
     """The items of these runs; with a query, only those that match."""
     rows: list[RunRow] = (yield runs.find_all(run_ids)) if run_ids else []
-    found: list[Found] = []
+    items: list[InboxRow] = []
     for row in rows:
         rows_of_run: list[WaitRow] = yield waits.of_run(row.id)
         open_waits = [one for one in rows_of_run if one.state == WaitState.OPEN]
-        found += [of_wait(one) for one in open_waits if one.kind == Kind.HUMAN]
+        items += [of_wait(one) for one in open_waits if one.kind == Kind.HUMAN]
         if row.state == State.HELD:
             called: list[EffectRow] = yield effects.of_run(row.id)
             unknown = [of_effect(one) for one in called if one.state == EffectState.UNKNOWN]
-            found += unknown or [of_run_row(row)]
+            items += unknown or [of_run_row(row)]
     if query is not None:
         until = LAST_MS if query.until is None else milliseconds(query.until)
-        found = [
+        items = [
             one
-            for one in found
+            for one in items
             if one.position[0] <= until
             and (
                 not isinstance(one.row, WaitRow) or query.assignee in (None, one.row.assignee or "")
             )
         ]
-        found = yield from _matching(on, query, found, None)
-    return (yield from _entries(on, found))
+        items = yield from _matching(on, query, items, None)
+    return (yield from _entries(on, items))
 
 
 # -- filtering
 
 
 def _matching(
-    on: Connection, query: InboxQuery, rows: Sequence[Found], visible: Visible | None
-) -> Plan[list[Found]]:
+    on: Connection, query: InboxQuery, rows: Sequence[InboxRow], visible: Visible | None
+) -> Plan[list[InboxRow]]:
     """The rows that match and that the caller may see."""
     kept = [one for one in rows if one.kind in query.wanted]
     held = [one.run_id for one in kept if one.is_run]
@@ -259,10 +259,10 @@ def _matching(
     return [one for one in kept if one.thread_id in allowed]
 
 
-def _rows_of(on: Connection, found: Sequence[Found]) -> Plan[dict[str, RunRow]]:
+def _rows_of(on: Connection, items: Sequence[InboxRow]) -> Plan[dict[str, RunRow]]:
     """The rows of the runs that these belong to."""
-    known = {one.run_id: one.row for one in found if one.is_run}
-    ids = {one.run_id for one in found} - known.keys()
+    known = {one.run_id: one.row for one in items if one.is_run}
+    ids = {one.run_id for one in items} - known.keys()
     rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
     return known | {row.id: row for row in rows}
 
@@ -274,24 +274,24 @@ def _fits(on: Connection, query: InboxQuery, row: RunRow | None) -> bool:
     return all(name in has and wanted in ("", as_text(has[name])) for name, wanted in query.labels)
 
 
-def _entries(on: Connection, found: Sequence[Found]) -> Plan[list[InboxEntry]]:
-    known = yield from _rows_of(on, found)
-    shown: dict[str, Run] = {}
+def _entries(on: Connection, items: Sequence[InboxRow]) -> Plan[list[InboxEntry]]:
+    known = yield from _rows_of(on, items)
+    runs_by_id: dict[str, Run] = {}
     for id, row in known.items():
-        shown[id] = yield from run_reads.show(on, row, output=False)
-    return [_entry(on, one, shown) for one in found]
+        runs_by_id[id] = yield from run_reads.show(on, row, output=False)
+    return [_entry(on, one, runs_by_id) for one in items]
 
 
-def _entry(on: Connection, one: Found, shown: Mapping[str, Run]) -> InboxEntry:
+def _entry(on: Connection, one: InboxRow, runs_by_id: Mapping[str, Run]) -> InboxEntry:
     record: Wait | EffectRecord | Run
     if one.kind is InboxKind.QUESTION:
         record = waits.to_wait(on.serializer, one.row)
     elif one.kind is InboxKind.EFFECT:
         record = effects.to_record(on.serializer, one.row)
     else:
-        record = shown[one.run_id]
+        record = runs_by_id[one.run_id]
     id = one.row.key if one.kind is InboxKind.EFFECT else one.row.id
-    return InboxEntry(one.kind, id, record, shown.get(one.run_id), one.position)
+    return InboxEntry(one.kind, id, record, runs_by_id.get(one.run_id), one.position)
 
 
 SOON = timedelta(hours=24)

@@ -176,8 +176,8 @@ class Mail:
     def recipient_of(self, message_id: str) -> str | None:
         """The recipient of an outbox message, whose id ends with the recipient's name. None if they
         are no longer configured."""
-        found = [one for one in self.to if message_id.endswith(f"-{self._name_of(one)}")]
-        return found[0] if found else None
+        recipients = [one for one in self.to if message_id.endswith(f"-{self._name_of(one)}")]
+        return recipients[0] if recipients else None
 
     def _name_of(self, address: str) -> str:
         """A hash, so that the outbox does not contain the address in plain text."""
@@ -191,19 +191,19 @@ def from_environment(environ: Mapping[str, str]) -> Mail | None:
     recipients, separated by commas or spaces. All three are required.
     """
     names = ("PERDURE_SMTP_URL", "PERDURE_MAIL_FROM", "PERDURE_MAIL_TO")
-    found = [environ.get(name, "").strip() for name in names]
-    if not any(found):
+    values = [environ.get(name, "").strip() for name in names]
+    if not any(values):
         return None
-    if missing := [name for name, value in zip(names, found, strict=True) if not value]:
+    if missing := [name for name, value in zip(names, values, strict=True) if not value]:
         raise BadArgument(f"Mail also needs {' and '.join(missing)}.")
-    server, sender, to = found
+    server, sender, to = values
     return Mail(server, sender, re.split(r"[,\s]+", to.strip(", ")))
 
 
-def check_address(name: str, given: Any) -> None:
+def check_address(name: str, address: Any) -> None:
     """Refuse what is not a plain mail address: it becomes part of SMTP commands and of headers."""
-    if not isinstance(given, str) or len(given) > 254 or not _ADDRESS.fullmatch(given):
+    if not isinstance(address, str) or len(address) > 254 or not _ADDRESS.fullmatch(address):
         raise BadArgument(
-            f"{name}: {given!r} is not a mail address such as ana@example.com. Write a domain that "
-            "is not ASCII in Punycode."
+            f"{name}: {address!r} is not a mail address such as ana@example.com. Write a domain "
+            "that is not ASCII in Punycode."
         )

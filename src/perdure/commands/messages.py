@@ -197,8 +197,10 @@ def list_messages(
     """
     at, id = (FIRST_MS, "") if after is None else (position_after(after.sent_at), after.id)
     params = {"after": at, "after_id": id, "count": check_limit(limit)}
-    found: list[Message] = yield read_op("messages", params, partial(_to_messages, on.serializer))
-    return found
+    messages: list[Message] = yield read_op(
+        "messages", params, partial(_to_messages, on.serializer)
+    )
+    return messages
 
 
 @verb()

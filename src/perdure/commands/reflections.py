@@ -196,8 +196,8 @@ def _show(on: Connection, row: RunRow) -> Pending:
     try:
         metadata = load_setup(on.serializer, row).get("metadata") or {}
         error = load_error(on.serializer, row)
-    except UNREADABLE as found:  # the rest of the list is still shown
-        error = RunError(**describe_error(found))
+    except UNREADABLE as problem:  # the rest of the list is still shown
+        error = RunError(**describe_error(problem))
     return Pending(
         id=row.id,
         executor=row.graph.removeprefix(PREFIX),

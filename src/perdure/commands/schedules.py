@@ -366,8 +366,8 @@ def _enable_schedule(on: Connection, name: str, enabled: bool) -> Plan[dict[str,
 
 
 async def _is_unscheduled(on: Connection, name: str) -> Done | None:
-    found = await on.journal.arun(list_schedules.plan(on))
-    return None if name in {one.name for one in found} else Done()
+    rows = await on.journal.arun(list_schedules.plan(on))
+    return None if name in {one.name for one in rows} else Done()
 
 
 @verb(effect=True, verify=_is_unscheduled)

@@ -176,10 +176,10 @@ def check_score(
     for label, text in (("comment", comment), ("by", by)):
         if text is not None:
             check_text(label, text)
-    given = {target: id for target, id in targets.items() if id not in (None, "")}
-    if len(given) > 1:
-        raise BadArgument(f"A score is about one of {', '.join(given)}: pass one of them.")
-    [(target, id)] = given.items() or [("about", "")]
+    passed = {target: id for target, id in targets.items() if id not in (None, "")}
+    if len(passed) > 1:
+        raise BadArgument(f"A score is about one of {', '.join(passed)}: pass one of them.")
+    [(target, id)] = passed.items() or [("about", "")]
     about = check_text(target, id if target == "about" else check_id(target, id))
     return _check_value(name, value, comment), about if target == "about" else {target: about}
 
@@ -239,16 +239,16 @@ def _prompts_read(
 
 def _steps_and_effects(on: Connection, run: RunRow) -> Plan[list[Event]]:
     """The events of a run that name prompts."""
-    found: list[Event] = []
+    history: list[Event] = []
     while True:
-        after = found[-1].n if found else 0
+        after = history[-1].n if history else 0
         kinds = EventKind.STEP, EventKind.EFFECT
         page: list[Event] = yield events.events_of(
             on.serializer, run.thread_id, run.id, after, PAGE, kinds=kinds
         )
-        found += page
+        history += page
         if len(page) < PAGE:
-            return found
+            return history
 
 
 @recorded("score")
@@ -357,5 +357,5 @@ def list_scores(on: Connection, run_id: str) -> Plan[list[Score]]:
         NotFound: The journal has no run with this id.
     """
     row = yield from _find_run(run_id)
-    found: list[tuple[Score, int]] = yield of_run(on.serializer, row.thread_id, row.id)
-    return [score for score, _ in found]
+    scores: list[tuple[Score, int]] = yield of_run(on.serializer, row.thread_id, row.id)
+    return [score for score, _ in scores]

@@ -226,9 +226,9 @@ def wait_id(
     serializer: Serializer, run_id: str, question: Question, body: Body, interrupt_id: str
 ) -> str:
     """The id of a wait: a hash of the run, the place that asks and the value shown."""
-    shown = serializer.encode([body.value, body.schema], "the value of an interrupt")
+    question_shown = serializer.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{run_id}|{interrupt_id}|{question.kind}".encode()
-    return hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
+    return hashlib.blake2b(question_shown + place_of_asker, digest_size=16).hexdigest()
 
 
 def ask(
@@ -342,8 +342,8 @@ def of_runs(run_ids: Iterable[str], most: int) -> Op[list[tuple[WaitRow, int]]]:
 
     def result(rows: Rows) -> list[tuple[WaitRow, int]]:
         every = [row for some in rows for row in some]
-        found = wait_rows([[row[:-1] for row in every]])
-        return [(wait, int(row[-1])) for wait, row in zip(found, every, strict=True)]
+        waits = wait_rows([[row[:-1] for row in every]])
+        return [(wait, int(row[-1])) for wait, row in zip(waits, every, strict=True)]
 
     pieces = [{**names, "most": most} for names in names_in_pieces(run_ids)]
     return Op("waits_of_runs", [Statement("waits_of_runs", piece) for piece in pieces], result)
@@ -567,10 +567,10 @@ def open_waits(
         kind = Kind.HUMAN
     position = None if after is None else (position_after(after.created_at), after.id)
     if run_id is not None:
-        found: list[WaitRow] = yield of_run(run_id)
+        waits: list[WaitRow] = yield of_run(run_id)
         rows = [
             row
-            for row in found
+            for row in waits
             if (row.state == WaitState.OPEN and kind in (None, row.kind))
             and thread_id in (None, row.thread_id)
             and graph in (None, row.graph)
@@ -596,5 +596,5 @@ def wait_history(on: Connection, run_id: str) -> Plan[list[WaitRecord]]:
     Args:
         run_id: The id of the run. An unknown run has no waits.
     """
-    found: list[WaitRow] = yield of_run(check_id("run", run_id))
-    return [to_record(on, row) for row in found]
+    waits: list[WaitRow] = yield of_run(check_id("run", run_id))
+    return [to_record(on, row) for row in waits]

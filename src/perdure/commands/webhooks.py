@@ -93,35 +93,35 @@ def check_networks(private: Private) -> None:
 
 def is_allowed(address: str, private: Private) -> bool:
     """Whether a webhook may go to an IP address. A metadata service must be named in `private`."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if _is_public(found):
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if _is_public(ip):
         return True
     if isinstance(private, bool):
-        return private and not any(_is_in(one, _METADATA) for one in (found, *_embedded(found)))
-    if isinstance(found, ipaddress.IPv6Address) and found in _MAPPED:
-        found = _low(found)
-    return _is_in(found, tuple(map(ipaddress.ip_network, private)))
+        return private and not any(_is_in(one, _METADATA) for one in (ip, *_embedded(ip)))
+    if isinstance(ip, ipaddress.IPv6Address) and ip in _MAPPED:
+        ip = _low(ip)
+    return _is_in(ip, tuple(map(ipaddress.ip_network, private)))
 
 
-def _is_public(found: _Address) -> bool:
-    if isinstance(found, ipaddress.IPv4Address):
-        return not _is_in(found, _SPECIAL_IPV4 + _METADATA)
-    if found in _MAPPED or found in _NAT64:  # networks without IPv4 translate each public address
-        return _is_public(_low(found))
-    if found not in _UNICAST or _is_in(found, _SPECIAL_IPV6):
+def _is_public(ip: _Address) -> bool:
+    if isinstance(ip, ipaddress.IPv4Address):
+        return not _is_in(ip, _SPECIAL_IPV4 + _METADATA)
+    if ip in _MAPPED or ip in _NAT64:  # networks without IPv4 translate each public address
+        return _is_public(_low(ip))
+    if ip not in _UNICAST or _is_in(ip, _SPECIAL_IPV6):
         return False
-    return all(map(_is_public, _embedded(found)))
+    return all(map(_is_public, _embedded(ip)))
 
 
-def _embedded(found: _Address) -> list[ipaddress.IPv4Address]:
+def _embedded(ip: _Address) -> list[ipaddress.IPv4Address]:
     """The IPv4 addresses that an IPv6 address may lead to."""
-    if isinstance(found, ipaddress.IPv4Address):
+    if isinstance(ip, ipaddress.IPv4Address):
         return []
-    bits = int(found)
+    bits = int(ip)
     inner: list[int] = []
-    if found in _MAPPED or found in _NAT64 or bits < 1 << 32:
+    if ip in _MAPPED or ip in _NAT64 or bits < 1 << 32:
         inner = [bits]
-    elif found in _LOCAL_NAT64:  # RFC 6052: after 48, 56, 64 or 96 bits, around bits 64 to 71
+    elif ip in _LOCAL_NAT64:  # RFC 6052: after 48, 56, 64 or 96 bits, around bits 64 to 71
         inner = [
             bits >> 48 & 0xFFFF0000 | bits >> 40 & 0xFFFF,
             bits >> 40 & 0xFF000000 | bits >> 32 & 0xFFFFFF,
@@ -137,12 +137,12 @@ def _embedded(found: _Address) -> list[ipaddress.IPv4Address]:
     return [ipaddress.IPv4Address(one & 0xFFFFFFFF) for one in inner]
 
 
-def _low(found: ipaddress.IPv6Address) -> ipaddress.IPv4Address:
-    return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+def _low(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address:
+    return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
 
 
-def _is_in(found: _Address, networks: tuple[_Network, ...]) -> bool:
-    return any(found in network for network in networks)
+def _is_in(ip: _Address, networks: tuple[_Network, ...]) -> bool:
+    return any(ip in network for network in networks)
 
 
 WEBHOOK = "perdure.webhook"
@@ -280,8 +280,8 @@ def from_environment(environ: Mapping[str, str]) -> tuple[list[Webhook], RunWebh
     if len(named) < 2 and (word := "".join(named).lower()) in _SWITCHES:
         private = _SWITCHES[word]
     url = environ.get("PERDURE_WEBHOOK_URL")
-    told = [Webhook(url, secrets, name="environment", allow_private=private)] if url else []
-    return told, RunWebhooks(secrets, allow_private=private)
+    endpoints = [Webhook(url, secrets, name="environment", allow_private=private)] if url else []
+    return endpoints, RunWebhooks(secrets, allow_private=private)
 
 
 def check_events(events: Sequence[str]) -> None:
@@ -304,10 +304,10 @@ def check_endpoint_name(name: str) -> None:
         )
 
 
-def secrets_of(given: str | Sequence[str]) -> list[bytes]:
+def secrets_of(secrets: str | Sequence[str]) -> list[bytes]:
     """The keys of Standard Webhooks secrets. Raises `BadArgument`."""
-    found = []
-    for secret in [given] if isinstance(given, str) else given:
+    keys = []
+    for secret in [secrets] if isinstance(secrets, str) else secrets:
         try:
             key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
         except (binascii.Error, ValueError):
@@ -317,8 +317,8 @@ def secrets_of(given: str | Sequence[str]) -> list[bytes]:
                 "A webhook secret is whsec_ and the base64 of 24 to 64 random bytes. Make one "
                 "with: echo whsec_$(openssl rand -base64 32)."
             )
-        found.append(key)
-    return found
+        keys.append(key)
+    return keys
 
 
 def check_url(url: Any, *, allow_private: Private) -> str:

@@ -31,8 +31,8 @@ from perdure.types import EffectState, EventKind, State
 
 def undo_effects(saver: Saver, clock: Clock, run: RunRow) -> Plan[SegmentEnd]:
     """Make every compensation of a cancelled run that is still to be made. Gives how it ends."""
-    found: list[EffectRow] = yield effects.of_run(run.id)
-    for row in sorted(found, key=lambda row: row.settled, reverse=True):
+    rows: list[EffectRow] = yield effects.of_run(run.id)
+    for row in sorted(rows, key=lambda row: row.settled, reverse=True):
         if row.state != EffectState.DONE or row.undo != UndoState.POSSIBLE:
             continue
         try:
@@ -46,8 +46,8 @@ def undo_effects(saver: Saver, clock: Clock, run: RunRow) -> Plan[SegmentEnd]:
         except Exception as error:
             why = redact(f"{type(error).__name__}: {error}")
             return _held(f"effect {row.name!r} could not be undone: {why}", row)
-    found = yield effects.of_run(run.id)
-    return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, effects.report(found))
+    rows = yield effects.of_run(run.id)
+    return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, effects.report(rows))
 
 
 def _undo(saver: Saver, clock: Clock, run: RunRow, row: EffectRow) -> Plan[None]:

@@ -331,10 +331,11 @@ def outbox(topic: str, payload: Any = None) -> str:
 
 
 def _store(topic: str, payload: Any) -> str:
-    found, context = current_task(), current()
-    if found is None or context is None or context.owner is None or context.transaction is None:
+    called_in, context = current_task(), current()
+    transaction = None if context is None else context.transaction
+    if called_in is None or context is None or context.owner is None or transaction is None:
         raise NotInRun("outbox() is for the nodes of a graph, and for transactional effects.")
-    task, _ = found
+    task, _ = called_in
     id = f"{context.key}-{context.messages}"
     context.messages += 1
     owner, now = context.owner, context.now
@@ -348,7 +349,7 @@ def _store(topic: str, payload: Any) -> str:
         "now": now,
         "body": task.serializer.dumps(payload, place, f"a message of topic {topic!r}"),
     }
-    context.transaction.run([Statement("insert_message", params)])
+    transaction.run([Statement("insert_message", params)])
     return id
 
 

@@ -228,7 +228,7 @@ def settle(call: Call) -> Plan[Any]:
 
 def _settle(call: Call) -> Plan[Any]:
     task = call.task
-    found = yield from call.find()
+    row = yield from call.find()
     key = call.row.key
     _check_recursion(call)
     waited = False
@@ -237,14 +237,14 @@ def _settle(call: Call) -> Plan[Any]:
         yield 0.01
     try:
         if waited:
-            found = yield effects.at(call.row.place)
-        if found is None and call.other is not None:
+            row = yield effects.at(call.row.place)
+        if row is None and call.other is not None:
             yield from call.hold_uncalled(call.other)
-        if found is None:
-            found = yield from call.store_intent()
-        if found is None:
+        if row is None:
+            row = yield from call.store_intent()
+        if row is None:
             return (yield from _attempts(call, call.arguments))
-        call.row = found
+        call.row = row
         call.report_other_arguments()
         return (yield from _settle_found(call))
     finally:
@@ -417,8 +417,8 @@ def _verify(call: Call, arguments: Mapping[str, Any], why: str) -> Plan[Done | N
         attempt += 1
         outcome = yield _verify_call(call, arguments)
         if isinstance(outcome, CallReturned):
-            found = outcome.value
-            return found if found is None or isinstance(found, Done) else Done(found)
+            answer = outcome.value
+            return answer if answer is None or isinstance(answer, Done) else Done(answer)
         error = outcome.error
         if not isinstance(error, Exception) or _bubbles(error):
             raise error

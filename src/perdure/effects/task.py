@@ -178,9 +178,9 @@ class TaskRecords:
             provisional = {n: count for n, count in matched.items() if count < ALL}
             if provisional and ALL not in counts.values():
                 own = {n: equal_arguments(rows[n]) for n in provisional}
-                found = self._find_wrong_match(provisional, own, counts, position)
-                if found is not None:
-                    return Match(found, rows[found], min_equal=matched[found] + 1)
+                wrong = self._find_wrong_match(provisional, own, counts, position)
+                if wrong is not None:
+                    return Match(wrong, rows[wrong], min_equal=matched[wrong] + 1)
             n = self._choose(rows, counts, len(matched), position)
             if n is None and match_open:
                 n = next((n for n in free if rows[n].state == EffectState.OPEN), None)
@@ -486,10 +486,10 @@ def is_parallel() -> bool:
 
 def parent_of_call(journal: Journal, *, ignores_parent_cancel: bool) -> Plan[Parent | None]:
     """The run that starts another one here, if that is in the same journal."""
-    found = current_task()
-    if found is None or found[0].segment is None:
+    place = current_task()
+    if place is None or place[0].segment is None:
         return None
-    segment = found[0].segment
+    segment = place[0].segment
     row = segment.row
     if segment.journal is not journal:
         there: RunRow | None = yield runs.find(row.id)
