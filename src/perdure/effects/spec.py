@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Literal
@@ -81,7 +81,6 @@ def make_spec(
     **others: Any,
 ) -> EffectSpec:
     """The options of a decorated function. Raises `BadArgument` if they do not fit."""
-    _check_types({**others, "retry": retry})
     own_name = str(getattr(function, "__qualname__", "")).rpartition("<locals>.")[2]
     if not inspect.isroutine(function):
         raise BadArgument(f"@perdure.effect is for functions and methods, not for {function!r}.")
@@ -91,21 +90,21 @@ def make_spec(
     spec = EffectSpec(
         name or own_name,
         unknown=check_unknown(unknown),
-        retry=retry or ONCE,
+        retry=ONCE if retry is None else retry,
         timeout=seconds_of(timeout),
         record=record,
         **others,
     )
-    _check_function(function, spec)
+    _check(function, spec)
     return spec
 
 
 def seconds_of(timeout: Any) -> float | None:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float, type(None))):
-        raise BadArgument(f"timeout={timeout!r}: use seconds, or a timedelta.")
-    if seconds is not None and not seconds > 0:
-        raise BadArgument(f"timeout={timeout!r}: use more than 0 seconds.")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise BadArgument(f"timeout={timeout!r}: use more than 0 seconds, or a timedelta.")
     return seconds
 
 
@@ -121,17 +120,14 @@ def check_unknown(unknown: str) -> Literal["retry", "hold"]:
     return "hold" if unknown == "hold" else "retry"
 
 
-def _check_types(options: Mapping[str, Any]) -> None:
-    for name in ("key", "verify", "compensate"):
-        value = options.get(name)
+def _check(function: Callable[..., Any], spec: EffectSpec) -> None:
+    """Refuse options of a wrong type, and a function that cannot be an effect with them."""
+    for option in ("key", "verify", "compensate"):
+        value = getattr(spec, option)
         if value is not None and not callable(value):
-            raise BadArgument(f"{name}={value!r}: use a function of the effect's arguments.")
-    if not isinstance(options["retry"], (Retry, type(None))):
-        raise BadArgument(f"retry={options['retry']!r}: use perdure.Retry(attempts=...), or None.")
-
-
-def _check_function(function: Callable[..., Any], spec: EffectSpec) -> None:
-    """Refuse a function that cannot be an effect with these options."""
+            raise BadArgument(f"{option}={value!r}: use a function of the effect's arguments.")
+    if not isinstance(spec.retry, Retry):
+        raise BadArgument(f"retry={spec.retry!r}: use perdure.Retry(attempts=...), or None.")
     name, is_async = spec.name, inspect.iscoroutinefunction(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise BadArgument(
