@@ -228,8 +228,8 @@ BUGS = [
     ),
     Bug(
         "compensations are made in the order of the effects",
-        "for row in sorted(found, key=lambda row: row.settled, reverse=True):",
-        "for row in sorted(found, key=lambda row: row.settled):",
+        "for row in sorted(rows, key=lambda row: row.settled, reverse=True):",
+        "for row in sorted(rows, key=lambda row: row.settled):",
         "test_compensation.py::test_a_run_that_waits_is_undone_in_reverse_order",
     ),
     Bug(
