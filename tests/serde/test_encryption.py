@@ -3,15 +3,13 @@ swapped for plaintext unnoticed; keys can be rotated."""
 
 from __future__ import annotations
 
-import operator
 import sys
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
-from langgraph.graph import START, StateGraph
 
 from perdure import Saver
 from perdure.errors import Damaged, Error, WrongKey
@@ -80,39 +78,6 @@ def test_keys_are_rotated_without_losing_what_was_stored(url: str) -> None:
         pytest.raises(Damaged, match="'new'"),
     ):
         saver.get_tuple(config("new"))
-
-
-class State(TypedDict):
-    items: Annotated[list[Any], operator.add]
-
-
-def test_threads_are_copied_pruned_and_travelled_in_with_keys(url: str) -> None:
-    builder = StateGraph(State)
-    builder.add_node("one", lambda state: {"items": [HumanMessage(LONG, id="1")]})
-    builder.add_node("two", lambda state: {"items": [LONG]})
-    builder.add_edge(START, "one")
-    builder.add_edge("one", "two")
-    with Saver(url, encryption_keys=OLD) as saver:
-        graph = builder.compile(checkpointer=saver)
-        for run in ("r1", "r2"):
-            graph.invoke({"items": ["start"]}, {**config(), "metadata": {"run_id": run}})
-    with Saver(url, encryption_keys={**NEW, **OLD}) as saver:
-        graph = builder.compile(checkpointer=saver)
-        whole = graph.get_state(config()).values
-        assert len(whole["items"]) == 6
-        saver.copy_thread("t", "copy")
-        assert graph.get_state(config("copy")).values == whole
-        past = [h for h in graph.get_state_history(config()) if h.next == ("two",)][-1]
-        assert len(graph.invoke(None, past.config)["items"]) == 3
-        saver.prune(["copy"])
-        assert graph.get_state(config("copy")).values == whole
-        assert len(list(saver.list(config("copy")))) == 1
-    with Saver(url, encryption_keys=NEW) as saver:  # what was copied is under the new key
-        assert values_of(saver, config("copy"))["items"] == whole["items"]
-    with Saver(url, encryption_keys={**NEW, **OLD}) as saver:
-        saver.delete_for_runs(["r2"])
-        assert saver.get_tuple(config("copy")) is None
-        assert len(values_of(saver)["items"]) == 3
 
 
 @pytest.mark.parametrize(

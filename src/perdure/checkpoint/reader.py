@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import RESUME
 
 from perdure.checkpoint import rows
-from perdure.checkpoint.cache import NULL_TASK, CachedCheckpoint, CheckpointCache, ThreadCache
+from perdure.checkpoint.cache import NULL_TASK, CachedCheckpoint, CheckpointCache
 from perdure.checkpoint.rows import (
     LAST,
     CheckpointKey,
@@ -149,12 +149,16 @@ class Reader:
         pending = yield from self._pending_writes(row, writes)
         if (running and newest) or before is None:
             size = sum(stored.size for stored in found.values())
-            seen = {
-                node: {**versions} for node, versions in state.versions_seen.items()
-            }  # LangGraph's own
+            # LangGraph changes its own.
+            seen = {node: {**versions} for node, versions in state.versions_seen.items()}
             sends = checkpoint_names.sent_nodes(values)
             latest = CachedCheckpoint(row.id, row.step, found, seen, sends, size, not running)
-            self._remember(thread, before, latest, pending)
+            done = {task for task, channel, _ in pending if channel not in WRITES_IDX_MAP}
+            with thread.changed:
+                if thread.latest is before:  # else a run went on meanwhile, with those values
+                    thread.advance(latest)
+                    thread.step(latest.id).tasks.update(done)
+            self._cache.resize(thread, latest.size)
         return CheckpointTuple(
             configurable(row.thread_id, row.ns, row.id),
             state.checkpoint(row.id, values),
@@ -162,20 +166,6 @@ class Reader:
             configurable(row.thread_id, row.ns, row.parent_id) if row.parent_id else None,
             pending,
         )
-
-    def _remember(
-        self,
-        thread: ThreadCache,
-        before: CachedCheckpoint | None,
-        latest: CachedCheckpoint,
-        pending: Sequence[PendingWrite],
-    ) -> None:
-        with thread.changed:
-            if thread.latest is before:  # else a run went on meanwhile, with those values
-                thread.advance(latest)
-                done = {task for task, channel, _ in pending if channel not in WRITES_IDX_MAP}
-                thread.step(latest.id).tasks.update(done)
-        self._cache.resize(thread, latest.size)
 
     def _values(
         self, row: CheckpointRow, refs: Sequence[ValueRef]

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from perdure.errors import Unserializable
 
@@ -42,20 +43,14 @@ class TypeChanged(ValueError):
     """A class is no longer what it was when the value was stored."""
 
 
-class ClassAdapter:
+class ClassAdapter(NamedTuple):
     """Takes the state out of objects of one class, and restores them from it."""
 
-    named = False
+    get_state: Callable[[Any], Any]
+    restore: Callable[[Any], Any]
+    named: bool = False
     """Whether the state is a list of dicts by field name, so that a part has the path `.name`."""
-
-    def __init__(self, cls: Any) -> None:
-        self.cls = cls
-
-    def get_state(self, value: Any) -> Any:
-        raise NotImplementedError
-
-    def restore(self, state: Any) -> Any:
-        raise NotImplementedError
+    is_enum: bool = False
 
 
 def attributes_of(value: Any, slots: Iterable[str] = ()) -> dict[str, Any]:
@@ -94,90 +89,71 @@ def type_changed(cls: Any, error: Any) -> TypeChanged:
     )
 
 
-class EnumAdapter(ClassAdapter):
-    def get_state(self, value: Any) -> Any:
-        return value.value
+def _named_tuple(cls: Any) -> ClassAdapter:
+    names = cls._fields
 
-    def restore(self, state: Any) -> Any:
-        return self.cls(state)
-
-
-class NamedTupleAdapter(ClassAdapter):
-    named = True
-
-    def get_state(self, value: Any) -> Any:
-        return [dict(zip(self.cls._fields, value, strict=True))]
-
-    def restore(self, state: Any) -> Any:
+    def restore(state: Any) -> Any:
         (fields,) = state
-        names = self.cls._fields
         if tuple(fields) == names:
-            return tuple.__new__(self.cls, fields.values())
-        return construct(self.cls, {n: v for n, v in fields.items() if n in names})
+            return tuple.__new__(cls, fields.values())
+        return construct(cls, {n: v for n, v in fields.items() if n in names})
+
+    return ClassAdapter(lambda value: [dict(zip(names, value, strict=True))], restore, named=True)
 
 
-class SubclassAdapter(ClassAdapter):
+def _subclass(cls: Any, base: Any) -> ClassAdapter:
     """Classes derived from str, int, float, list or dict."""
+    plain_of, slots = _PLAIN[base], slots_of(cls)
 
-    def __init__(self, cls: Any, base: Any) -> None:
-        self.cls, self.base = cls, base
-        self.slots = slots_of(cls)
-
-    def get_state(self, value: Any) -> Any:
-        return [_PLAIN[self.base](value), attributes_of(value, self.slots)]
-
-    def restore(self, state: Any) -> Any:
+    def restore(state: Any) -> Any:
         plain, attributes = state
-        if self.base in (list, dict):
-            value = self.base.__new__(self.cls)
-            self.base.__init__(value, plain)
+        if base in (list, dict):
+            value = base.__new__(cls)
+            base.__init__(value, plain)
         else:
-            value = self.base.__new__(self.cls, plain)
+            value = base.__new__(cls, plain)
         return set_attributes(value, attributes or {})
 
+    return ClassAdapter(lambda value: [plain_of(value), attributes_of(value, slots)], restore)
 
-class FieldsAdapter(ClassAdapter):
+
+def _fields(cls: Any, names: tuple[str, ...], dataclass: bool) -> ClassAdapter:
     """Dataclasses, and the few plain classes with slots that LangGraph stores."""
+    known = frozenset(names)
 
-    named = True
-
-    def __init__(self, cls: Any, names: tuple[str, ...], dataclass: bool) -> None:
-        self.cls, self.names, self.dataclass = cls, names, dataclass
-        self.known = frozenset(names)
-
-    def get_state(self, value: Any) -> Any:
-        fields = {name: getattr(value, name) for name in self.names if hasattr(value, name)}
+    def get_state(value: Any) -> Any:
+        fields = {name: getattr(value, name) for name in names if hasattr(value, name)}
         attributes = attributes_of(value) if hasattr(value, "__dict__") else None
         more = attributes and {
             name: item for name, item in attributes.items() if name not in fields
         }
-        if len(fields) < len(self.names):
-            return [fields, more, [name for name in self.names if name not in fields]]
+        if len(fields) < len(names):
+            return [fields, more, [name for name in names if name not in fields]]
         return [fields, more] if more else [fields]
 
-    def restore(self, state: Any) -> Any:
+    def restore(state: Any) -> Any:
         fields, attributes, unset = (*state, None, None)[:3]
-        if self.known.symmetric_difference(fields) - set(unset or ()):
-            if not self.dataclass:
-                raise TypeChanged(f"{self.cls.__module__}.{self.cls.__qualname__} has other fields")
-            init = [field.name for field in dataclass_fields(self.cls) if field.init]
-            value = construct(self.cls, {n: fields[n] for n in init if n in fields})
-            fields = {n: fields[n] for n in self.names if n in fields and n not in init}
+        if known.symmetric_difference(fields) - set(unset or ()):
+            if not dataclass:
+                raise TypeChanged(f"{cls.__module__}.{cls.__qualname__} has other fields")
+            init = [field.name for field in dataclass_fields(cls) if field.init]
+            value = construct(cls, {n: fields[n] for n in init if n in fields})
+            fields = {n: fields[n] for n in names if n in fields and n not in init}
         else:
-            value = object.__new__(self.cls)
+            value = object.__new__(cls)
         set_attributes(value, fields)
         return set_attributes(value, attributes) if attributes else value
 
+    return ClassAdapter(get_state, restore, named=True)
 
-class PydanticAdapter(ClassAdapter):
+
+class _Pydantic:
     """Pydantic models, restored field by field as pydantic's own `__setstate__` does.
 
     The state is [fields that were set, other fields, extra, private, other names that were set,
     attributes], cut off behind the last that is not empty. Messages leave out the fields that were
     not set and still have their default.
     """
-
-    named = True
 
     def __init__(self, cls: Any, message: bool) -> None:
         self.cls = cls
@@ -295,18 +271,19 @@ def adapter_for(cls: Any) -> ClassAdapter:
 
 def _adapter(cls: Any) -> ClassAdapter:
     if issubclass(cls, enum.Enum):
-        return EnumAdapter(cls)
+        return ClassAdapter(attrgetter("value"), cls, is_enum=True)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return NamedTupleAdapter(cls)
+        return _named_tuple(cls)
     if hasattr(cls, "__pydantic_fields_set__"):
-        return PydanticAdapter(cls, message=any(b.__name__ == "BaseMessage" for b in cls.__mro__))
+        model = _Pydantic(cls, message=any(b.__name__ == "BaseMessage" for b in cls.__mro__))
+        return ClassAdapter(model.get_state, model.restore, named=True)
     base = next(b for b in cls.__mro__ if not b.__flags__ & _HEAP_TYPE)
     if base in _PLAIN and not is_dataclass(cls):
-        return SubclassAdapter(cls, base)
+        return _subclass(cls, base)
     if is_dataclass(cls) and base is object:
-        return FieldsAdapter(cls, tuple(f.name for f in dataclass_fields(cls)), dataclass=True)
+        return _fields(cls, tuple(f.name for f in dataclass_fields(cls)), dataclass=True)
     if cls.__module__.startswith("langgraph.") and (slots := slots_of(cls)):
-        return FieldsAdapter(cls, slots, dataclass=False)
+        return _fields(cls, slots, dataclass=False)
     raise Unserializable(
         "",
         f"{cls.__name__} is neither a pydantic model, dataclass, enum nor namedtuple; keep it "

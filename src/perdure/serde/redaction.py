@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -82,7 +83,8 @@ def hide(value: Any, depth: int = 0) -> Any:
         return {k: hide(item, depth + 1) for k, item in value.items() if not is_secret(k)}
     if type(value) in (list, tuple):
         if _is_pair(value):
-            return type(value)([value[0], _blank(value[1])])
+            blank = HIDDEN.encode() if isinstance(value[1], bytes) else HIDDEN
+            return type(value)([value[0], blank])
         return type(value)([hide(item, depth + 1) for item in value])
     return _hide_in_text(value) if type(value) is str else value
 
@@ -95,10 +97,6 @@ def _is_pair(value: Any) -> bool:
         and isinstance(value[1], (str, bytes))
         and is_secret(value[0])
     )
-
-
-def _blank(value: Any) -> Any:
-    return HIDDEN.encode() if isinstance(value, bytes) else HIDDEN
 
 
 def _hide_in_text(text: str) -> str:
@@ -366,7 +364,7 @@ class Redactor:
         self._keys = [re.compile(fnmatch.translate(key.replace("[", "[[]"))).match for key in keys]
         self._named = _compile(_named(keys)) if keys else None
         self._patterns = [_compile(one) for one in policy.patterns]
-        self.hides = functools.lru_cache(maxsize=10_000)(self._hides) if keys else _hides_nothing
+        self.hides = functools.lru_cache(maxsize=10_000)(self._hides)
 
     def _hides(self, name: Any) -> bool:
         """Whether the policy names this key."""
@@ -421,7 +419,7 @@ class Redactor:
             if len(value) == 2 and self._is_header(*value):
                 return self._entry(value)
             found = [self._walk(one) for one in value]
-            return value if all(map(_is, found, value)) else found
+            return value if all(map(is_, found, value)) else found
         if kind is _Ext:
             return self._extension(value)
         if kind is bytes:
@@ -466,13 +464,13 @@ class Redactor:
     def _entry(self, pair: list[Any]) -> list[Any]:
         key, item = pair
         found = [self._walk(key), self._value(key, item)]
-        return pair if all(map(_is, found, pair)) else found
+        return pair if all(map(is_, found, pair)) else found
 
     def _extension(self, value: _Ext) -> Any:
         inner = _unpack(value.body)
         if value.code == 4:  # PAIRS
             found: Any = [self._entry(pair) for pair in inner]
-            return value if all(map(_is, found, inner)) else _Ext(4, _pack(found))
+            return value if all(map(is_, found, inner)) else _Ext(4, _pack(found))
         if value.code == 1:  # BUILTIN
             letter, payload = inner
             if letter in _CONTAINERS or letter in _TEXTS:
@@ -491,17 +489,9 @@ class Redactor:
             else self._walk(part)
             for part in state
         ]
-        if all(map(_is, found, state)):
+        if all(map(is_, found, state)):
             return value
         return _Ext(value.code, _pack([*head, found]))
-
-
-def _hides_nothing(_name: Any) -> bool:
-    return False
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
 
 
 _LANGGRAPHS = frozenset(["checkpoint_ns", "source", "parents", "step"])

@@ -33,7 +33,7 @@ import ormsgpack
 from perdure.errors import Damaged, Error, TooLarge, TypeNotAllowed, Unserializable, forgot_await
 from perdure.serde.allowlist import KNOWN, KNOWN_NUMBERS, Allowlist
 from perdure.serde.builtin_types import BUILTINS, letter_of
-from perdure.serde.class_types import ClassAdapter, EnumAdapter, adapter_for, find
+from perdure.serde.class_types import ClassAdapter, adapter_for, find
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope, Envelope, Place
 from perdure.serde.redaction import Redaction, Redactor, is_id
 from perdure.types import Actor, Prompt
@@ -402,7 +402,7 @@ def _clean(redactor: Redactor, data: bytes, path: str, *, pair: bool = False) ->
 
 
 def _is_enum(module: str, name: str) -> bool:
-    return isinstance(adapter_for(find(module, name)), EnumAdapter)
+    return adapter_for(find(module, name)).is_enum
 
 
 def _atom(value: Any, path: str) -> Any:
