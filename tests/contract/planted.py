@@ -412,8 +412,8 @@ BUGS = [
     ),
     Bug(
         "a constructor runs when a value is loaded",
-        "value = object.__new__(self.cls) set_attributes(value, fields)",
-        "value = self.cls(**fields)",
+        "value = object.__new__(cls) set_attributes(value, fields)",
+        "value = cls(**fields)",
         "test_stored_values.py::test_no_constructor_validator_or_post_init_runs",
     ),
     Bug(
