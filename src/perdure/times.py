@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from perdure.errors import BadArgument
-
-if TYPE_CHECKING:
-    pass
 
 EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 """The times that can be stored, and shown in every time zone."""

@@ -157,17 +157,11 @@ pytest_fork = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning
 
 
 @pytest_fork
-def test_a_file_that_may_not_be_written_is_refused(open_folder: Path) -> None:
+def test_a_file_or_folder_that_may_not_be_written_is_refused(open_folder: Path) -> None:
     file = open_folder / "agents.db"
     connect(f"sqlite:///{file}").close()
     file.chmod(0o444)
     as_nobody(refused(file, "agents.db is not writable"))
-
-
-@pytest_fork
-def test_a_folder_that_may_not_be_written_is_refused(open_folder: Path) -> None:
-    file = open_folder / "agents.db"
-    connect(f"sqlite:///{file}").close()
     file.chmod(0o666)
     open_folder.chmod(0o555)
     as_nobody(refused(file, "folder .* is not writable"))

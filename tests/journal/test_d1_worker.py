@@ -98,22 +98,16 @@ def test_a_worker_without_a_secret_of_32_characters_refuses_everybody(
     "body",
     [
         b"",
-        b"\0\0",
         struct.pack(">I", 100) + b"{}",
         frame(b"not JSON"),
-        frame(b"\xff\xfe"),
         frame(b"null"),
-        frame([]),
         frame({"sql": ["SELECT 1"]}),
         frame({"sql": "SELECT 1", "calls": []}),
         frame({"sql": ["SELECT 1"], "calls": [[1, []]]}),
-        frame({"sql": ["SELECT 1"], "calls": [["length", []]]}),
         frame({"sql": [1], "calls": [[0, []]]}),
         frame({"sql": ["SELECT 1"], "calls": [0]}),
-        frame({"sql": ["SELECT 1"], "calls": [[0]]}),
         frame({"sql": ["SELECT ?"], "calls": [[0, [True]]]}),
         frame({"sql": ["SELECT ?"], "calls": [[0, [{}]]]}),
-        frame({"sql": ["SELECT ?"], "calls": [[0, [[1]]]]}),
         frame({"sql": ["SELECT ?"], "calls": [[0, [{"b": -1}]]]}, b"x"),
         frame({"sql": ["SELECT ?"], "calls": [[0, [{"b": 3}]]]}, b"ab"),
         frame({"sql": ["SELECT ?"], "calls": [[0, [{"b": 1}]]]}, b"ab"),
@@ -202,6 +196,7 @@ def test_a_batch_is_one_transaction(worker: Worker) -> None:
         (f"SELECT {'?1 + ' * 10}?101", "statement"),
         ("PRAGMA journal_mode = DELETE", "statement"),
         ("BEGIN", "statement"),
+        ("-- nothing", "statement"),
     ],
 )
 def test_an_error_of_sqlite_has_its_kind_and_nothing_is_written(
@@ -217,18 +212,11 @@ def test_an_error_of_sqlite_has_its_kind_and_nothing_is_written(
     assert worker.batch(("SELECT count(*) AS n FROM mine", [])).head["rows"] == [[[0]]]
 
 
-@pytest.mark.parametrize("sql", ["", "-- nothing"])
-def test_a_text_without_a_statement_is_the_statements_fault(worker: Worker, sql: str) -> None:
-    assert worker.batch((sql, [])).head["kind"] == "statement"
-
-
 @pytest.mark.parametrize(
     ("message", "kind", "status"),
     [
         ("D1_ERROR: D1 DB is overloaded. Requests queued for too long.", "busy", 503),
-        ("D1_ERROR: D1 DB is overloaded. Too many requests queued.", "busy", 503),
         ("D1_ERROR: database is locked: SQLITE_BUSY", "busy", 503),
-        ("D1_ERROR: database table is locked: SQLITE_LOCKED", "busy", 503),
         ("D1_ERROR: Exceeded maximum DB size.", "full", 507),
         ("D1_ERROR: database or disk is full: SQLITE_FULL", "full", 507),
         ("D1_ERROR: string or blob too big: SQLITE_TOOBIG", "statement", 422),
@@ -236,8 +224,6 @@ def test_a_text_without_a_statement_is_the_statements_fault(worker: Worker, sql:
         ("D1_TYPE_ERROR: Type 'bigint' not supported for value '1'", "statement", 422),
         ("D1_ERROR: UNIQUE constraint failed: overloaded.id: SQLITE_CONSTRAINT", "statement", 422),
         ("D1_ERROR: Network connection lost.", "unknown", 500),
-        ("D1_ERROR: storage operation exceeded timeout: object was reset.", "unknown", 500),
-        ("D1_ERROR: D1 DB reset because its code was updated.", "unknown", 500),
         ("D1_ERROR: internal error; reference = 429", "unknown", 500),
         ("D1_ERROR: disk I/O error: SQLITE_IOERR", "unknown", 500),
         ("something new", "unknown", 500),
@@ -287,11 +273,8 @@ def host() -> Iterator[Host]:
     host.close()
 
 
-def test_the_status_says_that_no_cron_has_run(worker: Worker) -> None:
+def test_the_status_says_that_no_cron_has_run_or_that_the_database_is_down(worker: Worker) -> None:
     assert worker.status().json() == {"worker": "perdure", "protocol": 1, "cron": None}
-
-
-def test_the_status_of_a_worker_whose_database_is_down_is_an_error(worker: Worker) -> None:
     reply = worker.status(**{"X-D1-Error": "D1_ERROR: Network connection lost."})
     assert (reply.status_code, reply.headers["X-Perdure"]) == (500, "1")
 

@@ -28,7 +28,6 @@ const STATUS = {
  * What an error of D1 means, first match first. All but `unknown` say that nothing was written.
  * D1 ends the message of a failed statement with SQLite's code, as in
  * `D1_ERROR: UNIQUE constraint failed: t.id: SQLITE_CONSTRAINT`. Words before it may be the user's.
- * For the REST API `journal/d1_transports.py` has the same list.
  */
 const KINDS = [
   ["refused", /NOT NULL constraint failed: perdure_\w+\.\w+: SQLITE_CONSTRAINT/],
