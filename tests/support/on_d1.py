@@ -68,6 +68,7 @@ NOT_ON_D1: dict[str, str] = {
     "test_memories_in_the_journals_database_are_committed_with_the_outcome": (
         "LangGraph has no store there"
     ),
+    "server/test_langmem_remote.py": "LangGraph has no store there",
     "testing/test_crashtest.py::test_sleeps_pass_and_questions_are_answered": (
         "crashtest makes a database for each trial"
     ),
@@ -105,8 +106,8 @@ ON_SQLITE = (
     "contract/test_streams.py::test_a_stream_resumes_after_any_of_its_ids",
     "contract/test_webhooks.py",
     "langmem/test_processes.py",
+    "server/test_authentication.py",
     "server/test_embedding.py",
-    "server/test_gate.py",
     "server/test_langmem_remote.py",
     "server/test_own_api.py",
     "server/test_protocol_v2.py",
