@@ -1,6 +1,7 @@
-"""Operations of callers: accept a run, look at it, cancel or pause it, resume it. Pure, no I/O.
+"""Runs as they are stored: the row, its serialised parts, and the operations that read rows.
 
-What drivers do is in `claims.py`. Which of two callers wins is decided by the statement named here:
+Callers accept runs in `starting.py`, and stop and resume them in `run_control.py`; what drivers do
+is in `claims.py`. Which of two callers wins is decided by the statement named here:
 
     start and start, one key     insert_run: the key is unique
     start and the end of a run   count_run / lock_thread: one row per thread
