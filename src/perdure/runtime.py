@@ -142,9 +142,9 @@ class Runtime(RuntimeVerbs, Client):
         check_duration("stream_ttl", stream_ttl)
         engine = Engine(url, saver, lease.total_seconds(), observers, retention, stream_ttl)
         self._compose(engine, clock, public_url)
-        told, own = webhooks_from(os.environ)
-        told = told if webhooks is None else list(webhooks)
-        attach_webhooks(engine, run_webhooks or own, told)
+        endpoints, own = webhooks_from(os.environ)
+        endpoints = endpoints if webhooks is None else list(webhooks)
+        attach_webhooks(engine, run_webhooks or own, endpoints)
         if (mail := mail or mail_from(os.environ)) is not None:
             MailSender(engine, mail, engine.public_url).attach()
         if store:

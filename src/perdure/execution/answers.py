@@ -357,12 +357,12 @@ def hand_over(
     LangGraph hands over those of the waits `in_command`."""
     row, now = drive.row, drive.clock.now()
     answered = False
-    given = ExampleAnswers.of(drive, found)
+    example = ExampleAnswers.of(drive, found)
     for wait in found:
         if wait.state != WaitState.OPEN:
             continue
-        if given is not None and (value := given.take(wait, drive.serializer)) is not None:
-            yield waits.fire(drive.serializer, wait, value[0], row.token, now, given.BY)
+        if example is not None and (value := example.take(wait, drive.serializer)) is not None:
+            yield waits.fire(drive.serializer, wait, value[0], row.token, now, example.BY)
             answered = True
             continue
         due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
@@ -378,8 +378,8 @@ def hand_over(
             answered = True
     if answered:
         found, signals = yield waits.of_run_with_signals(row.thread_id, row.id)
-    if given is not None:
-        given.check(found)
+    if example is not None:
+        example.check(found)
     if any(wait.state in ANSWERED or _is_reopened(wait) for wait in found):
         values = waits.load_signals(drive.serializer, row.thread_id, signals)
         yield from _resume_tasks(drive, found, values, in_command)
@@ -455,9 +455,9 @@ def _note_answers(drive: Drive, found: list[WaitRow], signals: Signals) -> None:
 
 def _newest(found: list[WaitRow], bodies: Mapping[str, Body]) -> list[WaitRow]:
     """Of each task the wait that it asked last."""
-    asked = [wait for wait in found if wait.id in bodies]
-    asked.sort(key=lambda wait: len(bodies[wait.id].before))
-    return list({(one.ns, one.task_id or one.interrupt_id): one for one in asked}.values())
+    ordered = [wait for wait in found if wait.id in bodies]
+    ordered.sort(key=lambda wait: len(bodies[wait.id].before))
+    return list({(one.ns, one.task_id or one.interrupt_id): one for one in ordered}.values())
 
 
 def _answer(drive: Drive, wait: WaitRow, signals: Signals) -> Any:

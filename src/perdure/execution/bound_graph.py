@@ -309,21 +309,21 @@ def _keyed() -> Iterator[None]:
 
 
 def _invoke(
-    graph: Any, name: str, thread_id: str, input: Any, given: Any, kwargs: dict[str, Any]
+    graph: Any, name: str, thread_id: str, input: Any, config: Any, kwargs: dict[str, Any]
 ) -> Any:
     with _keyed():
         try:
-            return super(BoundGraph, graph).invoke(input, given, **kwargs)
+            return super(BoundGraph, graph).invoke(input, config, **kwargs)
         except AlreadyDone as done:
             return done.journal.run(done.output)
 
 
 async def _ainvoke(
-    graph: Any, name: str, thread_id: str, input: Any, given: Any, kwargs: dict[str, Any]
+    graph: Any, name: str, thread_id: str, input: Any, config: Any, kwargs: dict[str, Any]
 ) -> Any:
     with _keyed():
         try:
-            return await super(BoundGraph, graph).ainvoke(input, given, **kwargs)
+            return await super(BoundGraph, graph).ainvoke(input, config, **kwargs)
         except AlreadyDone as done:
             return await done.journal.arun(done.output)
 

@@ -116,8 +116,8 @@ class BoundCall:
         self.input = redacted_output(serializer, self.input)
         self._context = redacted_output(serializer, self._context)
         redacted = serializer.redacted_entries
-        given = {k: v for k, v in _plain(self.configurable).items() if not configs.is_own_key(k)}
-        self.configurable |= redacted(given)
+        own = {k: v for k, v in _plain(self.configurable).items() if not configs.is_own_key(k)}
+        self.configurable |= redacted(own)
         if metadata := self._config.get("metadata"):
             self._config["metadata"] = {**metadata, **redacted(_plain(metadata))}
         if tags := self._config.get("tags"):
@@ -141,8 +141,8 @@ class BoundCall:
         if self.place:
             setup["place"] = self.place
         keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
-        given = _plain(self.configurable)
-        plain = {k: v for k, v in given.items() if not configs.is_own_key(k)}
+        storable = _plain(self.configurable).items()
+        plain = {k: v for k, v in storable if not configs.is_own_key(k)}
         setup["config"] = {**keep, "configurable": plain}
         setup["metadata"] = _plain(self._config.get("metadata"))
         return setup
@@ -267,16 +267,14 @@ class BoundRuns:
                     continue  # another worker has it
                 return accepted
             if head.state in (State.HELD, State.PAUSED):
-                made = self._made(accepted.thread_id, accepted.id)
                 reason = "its caller did not want to wait"
                 yield run_control.request_stop(
-                    self.engine.serializer, made, Control.CANCEL, 0, reason=reason
+                    self.engine.serializer, self._change(accepted), Control.CANCEL, 0, reason=reason
                 )
                 raise ThreadBusy(accepted.thread_id, f"is {head.state} ({head.id})")
             now, until, _ = self.engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
-                made = self._made(accepted.thread_id, accepted.id)
-                yield starting.supersede(self.engine.serializer, made)
+                yield starting.supersede(self.engine.serializer, self._change(accepted))
                 return accepted
             if self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
                 yield from self._replace(head, accepted, UPDATED)
@@ -304,17 +302,18 @@ class BoundRuns:
         if key is not None and accepted.state == State.DONE:
             raise AlreadyDone(self.engine, accepted)
         if key is not None and accepted.state == State.FAILED:
-            made = self._made(accepted.thread_id, accepted.id)
-            states = (State.FAILED,)
-            yield run_control.continue_run(self.engine.serializer, made, states, EventKind.RETRIED)
+            yield run_control.continue_run(
+                self.engine.serializer, self._change(accepted), (State.FAILED,), EventKind.RETRIED
+            )
         return accepted
 
     def give_up(self, call: BoundCall) -> None:
         """Cancel the run that a call has accepted and not begun, because the call ends."""
         if call.accepted is not None:
-            worker, made = self.engine.keeper.worker, self._made(call.thread_id, call.accepted)
+            worker, now = self.engine.keeper.worker, self.engine.clock.now()
+            end = change(call.thread_id, call.accepted, now)
             with contextlib.suppress(Error):  # then its lease runs out
-                self.engine.journal.defer(claims.withdraw(self.engine.serializer, made, worker))
+                self.engine.journal.defer(claims.withdraw(self.engine.serializer, end, worker))
 
     def _head(self, thread_id: str) -> Plan[RunRow | None]:
         """The run of a thread that is under way. Raises `ThreadBusy` if a call is about to drive
@@ -335,11 +334,10 @@ class BoundRuns:
         """Cancel the run of a call that reserves it no longer. False: it does."""
         if not self._is_due(row):
             return False
-        made = self._made(row.thread_id, row.id)
-        return bool((yield claims.withdraw(self.engine.serializer, made)))
+        return bool((yield claims.withdraw(self.engine.serializer, self._change(row))))
 
-    def _made(self, thread_id: str, run_id: str) -> Change:
-        return change(thread_id, run_id, self.engine.clock.now())
+    def _change(self, row: RunRow) -> Change:
+        return change(row.thread_id, row.id, self.engine.clock.now())
 
     def _is_abandoned(self, head: RunRow, since: int) -> bool:
         """Whether its caller is gone, and for a whole lease no worker has gone on with it."""

@@ -264,9 +264,9 @@ class Duties:
             kind = type(error).__name__  # its message may contain the payload
             known = isinstance(error, Undelivered)
             text = redact(self._serializer.redacted_text(f"{kind}: {error}"))
-            told = {"without_content": f"message {row.id} was not delivered: {kind}"}
+            extra = {"without_content": f"message {row.id} was not delivered: {kind}"}
             said = "message %s of topic %r was not delivered: %s"
-            log.warning(said, row.id, row.topic, str(error) if known else text, extra=told)
+            log.warning(said, row.id, row.topic, str(error) if known else text, extra=extra)
             stored = str(error) if known else kind
             final = isinstance(error, Undelivered) and error.final
             pause = None if final else to.pause(row.attempts)

@@ -85,10 +85,10 @@ class Engine(Driver):
         self._expected = set(names)
 
     def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
-        given = super().resolve_graph(name, version)
+        checked = super().resolve_graph(name, version)
         # Without graphs it is a process that only starts runs, for workers elsewhere.
         if (name in self._expected and not version) or not self.graphs:
-            return given
+            return checked
         return self.graphs.resolve(name, version)
 
     @property

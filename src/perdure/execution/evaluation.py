@@ -41,8 +41,8 @@ class ExampleAnswers:
 
     BY: ClassVar[str] = "example"
 
-    def __init__(self, run_id: str, policy: EvaluationPolicy, given: int) -> None:
-        self._run_id, self._policy, self._given = run_id, policy, given
+    def __init__(self, run_id: str, policy: EvaluationPolicy, taken: int) -> None:
+        self._run_id, self._policy, self._taken = run_id, policy, taken
 
     @classmethod
     def of(cls, drive: Drive, found: list[WaitRow]) -> ExampleAnswers | None:
@@ -50,8 +50,8 @@ class ExampleAnswers:
         policy = drive.evaluation
         if policy is None:
             return None
-        given = sum(_is_question(wait) and wait.answered_by == cls.BY for wait in found)
-        return cls(drive.row.id, policy, given)
+        taken = sum(_is_question(wait) and wait.answered_by == cls.BY for wait in found)
+        return cls(drive.row.id, policy, taken)
 
     def take(self, wait: WaitRow, serializer: Serializer) -> tuple[Any] | None:
         """The answer to a wait, if the example has one. Raises `Unanswered` if it does not fit."""
@@ -59,15 +59,15 @@ class ExampleAnswers:
             return (None,)
         if wait.kind == Kind.SIGNAL and (name := wait.name or "") in self._policy.signals:
             return (self._policy.signals[name],)
-        if not _is_question(wait) or self._given >= len(self._policy.answers):
+        if not _is_question(wait) or self._taken >= len(self._policy.answers):
             return None
-        value, body = self._policy.answers[self._given], waits.load_body(serializer, wait)
+        value, body = self._policy.answers[self._taken], waits.load_body(serializer, wait)
         try:
             check_fits(wait.id, body.value, body.schema, value)
         except BadAnswer as error:
-            asked = f"cannot be given answer {self._given + 1} of its example: {error}"
-            raise Unanswered(self._run_id, asked, "Change the answer.") from error
-        self._given += 1
+            problem = f"cannot be given answer {self._taken + 1} of its example: {error}"
+            raise Unanswered(self._run_id, problem, "Change the answer.") from error
+        self._taken += 1
         return (value,)
 
     def check(self, found: list[WaitRow]) -> None:
@@ -76,14 +76,14 @@ class ExampleAnswers:
             if wait.state != WaitState.OPEN or wait.interrupt_id.startswith("effect:"):
                 continue
             if wait.kind == Kind.HUMAN:
-                asked = (
-                    f"asks question {self._given + 1}, and its example has {self._given} answers"
+                problem = (
+                    f"asks question {self._taken + 1}, and its example has {self._taken} answers"
                 )
-                raise Unanswered(self._run_id, asked, "Add one to Example(answers=[...]).")
+                raise Unanswered(self._run_id, problem, "Add one to Example(answers=[...]).")
             if wait.kind == Kind.SIGNAL:
-                asked = f"waits for the signal {wait.name!r}, which its example does not have"
+                problem = f"waits for the signal {wait.name!r}, which its example does not have"
                 hint = f"Add it: Example(signals={{{wait.name!r}: value}})."
-                raise Unanswered(self._run_id, asked, hint)
+                raise Unanswered(self._run_id, problem, hint)
             if wait.kind == Kind.RUN:
                 raise Unanswered(
                     self._run_id, "waits for runs that have not ended", "Give join() a timeout=."

@@ -118,14 +118,13 @@ def end_segment(
     driver: Driver, row: RunRow, end: SegmentEnd, *, after: Segment | None = None
 ) -> Plan[Ended]:
     """End a segment as decided: `after` it, only if all that it wrote is stored."""
-    made = change(row.thread_id, row.id, driver.clock.now())
     if driver.serializer.redacts:
         data, reason = redacted_data(driver.serializer, end.data), end.reason
         end = end._replace(data=data, reason=driver.serializer.redacted_text(reason))
     sinks = driver.observers.sinks
     op = claims.end_segment(
         driver.serializer,
-        made,
+        change(row.thread_id, row.id, driver.clock.now()),
         row.token,
         end,
         sinks,
@@ -141,12 +140,12 @@ def end_segment(
 
 def _told(driver: Driver, row: RunRow, state: State) -> list[Endpoint]:
     """The endpoints that are told of this state of a run. A run of an evaluation tells none."""
-    told = [one for one in driver.outbox.endpoints if state in one.states]
-    if told:
+    endpoints = [one for one in driver.outbox.endpoints if state in one.states]
+    if endpoints:
         with contextlib.suppress(*UNREADABLE):
             if evaluation_of(load_setup(driver.serializer, row)) is not None:
                 return []
-    return told
+    return endpoints
 
 
 # -- LangGraph returned
@@ -206,8 +205,8 @@ def _after_error(drive: Drive, error: BaseException) -> Plan[SegmentEnd]:
         return released(now, max(0, attempts - 1), **about)
     left = not isinstance(error, Exception) and (drive.stop is not None or drive.inline)
     away = isinstance(error, Unavailable) and not drive.inline
-    asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
-    if isinstance(error, GraphDrained) or left or away or asked:
+    is_stopped = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
+    if isinstance(error, GraphDrained) or left or away or is_stopped:
         # Drained, cancelled with its task, its reader left, or the journal was away: another
         # worker goes on, unless the row says that the run was cancelled or paused.
         return released(now, max(0, attempts - 1))

@@ -375,21 +375,21 @@ def bind(
     return name, pregel
 
 
-def check_saver(given: Any, ours: Saver, name: str) -> None:
+def check_saver(checkpointer: Any, ours: Saver, name: str) -> None:
     """Raise `NotDurable` unless a graph can be driven on our saver."""
-    if given is None or given is ours:
+    if checkpointer is None or checkpointer is ours:
         return
-    if isinstance(given, Saver) and given.journal is ours.journal:
+    if isinstance(checkpointer, Saver) and checkpointer.journal is ours.journal:
         return
-    if isinstance(given, InMemorySaver):
+    if isinstance(checkpointer, InMemorySaver):
         what = "an in-memory saver, which loses its state when the process ends"
-    elif isinstance(given, bool):
-        what = f"checkpointer={given}, which is for subgraphs"
-    elif isinstance(given, BaseCheckpointSaver):
-        kind = type(given).__name__
+    elif isinstance(checkpointer, bool):
+        what = f"checkpointer={checkpointer}, which is for subgraphs"
+    elif isinstance(checkpointer, BaseCheckpointSaver):
+        kind = type(checkpointer).__name__
         what = f"another saver ({kind}), whose checkpoints are not in this runtime's journal"
     else:
-        what = f"a checkpointer of an unknown kind: {given!r}"
+        what = f"a checkpointer of an unknown kind: {checkpointer!r}"
     raise NotDurable(
         f"The graph {name!r} was compiled with {what}. Compile it without a checkpointer; the "
         "runtime brings its own."
@@ -481,12 +481,12 @@ def redacted_output(serializer: Serializer, value: Any) -> Any:
             return value
         return replace(value, update=update, resume=resume)
     if type(value) is dict:
-        made = {name: _redacted(serializer, {name: item}, name) for name, item in value.items()}
-        return value if all(made[name] is value[name] for name in value) else made
+        fields = {name: _redacted(serializer, {name: item}, name) for name, item in value.items()}
+        return value if all(fields[name] is value[name] for name in value) else fields
     if type(value) is list:
-        made_list = [redacted_output(serializer, one) for one in value]
-        changed = any(one is not other for one, other in zip(made_list, value, strict=True))
-        return made_list if changed else value
+        items = [redacted_output(serializer, one) for one in value]
+        changed = any(one is not other for one, other in zip(items, value, strict=True))
+        return items if changed else value
     return _redacted(serializer, value)
 
 

@@ -164,7 +164,7 @@ class Progress:
         self._moved_at = time.monotonic()
         self._made.add(checkpoint_id)
         claim, row = self._claim, self._claim.row
-        made = change(row.thread_id, row.id, claim.clock.now())
+        step = change(row.thread_id, row.id, claim.clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
         data["checkpoint"] = checkpoint_id
@@ -180,13 +180,13 @@ class Progress:
             data["labels"] = dict(self.labels)
             labels = claim.serializer.dumps(data["labels"], place(row, "labels"), "label()")
         params = {
-            **made.params,
+            **step.params,
             "token": row.token,
             "fingerprint": fingerprint,
             "labels": labels,
             "streamed": None if self.stream is None else self.stream.mark(ns),
             "steps": int(bool(nodes)),
-            "model_calls": self.model_calls.take(ns) if self.model_calls.made else 0,
+            "model_calls": self.model_calls.take(ns) if self.model_calls.counts else 0,
         }
         if self._prompts and (read := self._take_prompts(ns, before)):
             data["prompts"] = [list(one) for one in read]
@@ -195,7 +195,7 @@ class Progress:
             saved = self.take_saved()
             data |= saved.data
             counted = count_saved(claim.owner, saved)
-        event = made.event(claim.serializer, EventKind.STEP, data)
+        event = step.event(claim.serializer, EventKind.STEP, data)
         return [Statement("progress", params), *counted, event]
 
 
@@ -208,7 +208,7 @@ class ModelCalls(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self._begun: dict[UUID, str] = {}
-        self.made: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         """By the namespace of the task that made them."""
         self._lock = threading.Lock()
 
@@ -234,13 +234,13 @@ class ModelCalls(BaseCallbackHandler):
         """Count calls of the task of this namespace, or calls that it found recorded."""
         if calls:
             with self._lock:
-                self.made[task] += calls
+                self.counts[task] += calls
 
     def take(self, ns: str) -> int:
         """The calls in a step of the graph of this namespace, which is stored now."""
         with self._lock:
-            tasks = [one for one in self.made if not ns or one.startswith(f"{ns}|")]
-            return sum(self.made.pop(one) for one in tasks)
+            tasks = [one for one in self.counts if not ns or one.startswith(f"{ns}|")]
+            return sum(self.counts.pop(one) for one in tasks)
 
     def _start(self, run_id: UUID, more: dict[str, Any]) -> None:
         self._begun[run_id] = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "")

@@ -352,12 +352,12 @@ class Questions:
         known.sort(key=lambda one: one.number)
 
     def place_answer(
-        self, task: tuple[str, int], index: int, given: list[Any], kind: Kind, value: Any
+        self, task: tuple[str, int], index: int, answers: list[Any], kind: Kind, value: Any
     ) -> None:
         """Put the answer to this question where LangGraph reads it, or take away that of another.
 
         LangGraph answers the n-th question of a task with its n-th answer, also if the task, run
-        again, asks something else there. `task` is its id and the attempt at it; `given` are the
+        again, asks something else there. `task` is its id and the attempt at it; `answers` are the
         answers as LangGraph has them.
         """
         known, used = self._answered.get(task[0], []), self._used.setdefault(task, set())
@@ -365,11 +365,11 @@ class Questions:
         equal = [n for n in free if self._is_same(known[n].value, value)]
         # Times may be computed again; sleeps are interchangeable.
         found = equal or (free if kind is Kind.CLOCK else [])
-        if found and index <= len(given):
+        if found and index <= len(answers):
             used.add(found[0])
-            given[index : index + 1] = [known[found[0]].answer]
+            answers[index : index + 1] = [known[found[0]].answer]
         elif any(one.number == index for one in known):
-            del given[index:]
+            del answers[index:]
 
     def _is_same(self, one: Any, other: Any) -> bool:
         with contextlib.suppress(Exception):  # an array does not say yes or no
@@ -402,21 +402,21 @@ class Questions:
     ) -> Op[None]:
         """Store a wait of the run itself, not of one of its tasks."""
         place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
-        asked = self._ask(question, Body(value, None, []), interrupt_id, place)
-        return self._segment.owner.fenced(*asked)
+        statements = self._ask(question, Body(value, None, []), interrupt_id, place)
+        return self._segment.owner.fenced(*statements)
 
     def _ask(
         self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]
     ) -> list[Statement]:
         segment, announced = self._segment, self._announced
-        made = change(segment.row.thread_id, segment.row.id, segment.clock.now())
+        asking = change(segment.row.thread_id, segment.row.id, segment.clock.now())
         if segment.evaluation is not None:
             announced = ()  # a message would reach a person, and a sleep would take its time
             if not interrupt_id.startswith("effect:"):  # that one is really retried
-                question = _without_time(question, made.now)
+                question = _without_time(question, asking.now)
         return waits.ask(
             segment.serializer,
-            made,
+            asking,
             segment.row.token,
             question,
             body,

@@ -200,33 +200,28 @@ def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEn
 
 def _config(drive: Drive, setup: Mapping[str, Any], place: Mapping[str, Any]) -> RunnableConfig:
     row = drive.row
-    given = dict(setup.get("config") or {})
+    config: dict[str, Any] = dict(setup.get("config") or {})
     configurable = {
-        **(given.pop("configurable", None) or {}),
+        **(config.pop("configurable", None) or {}),
         **place,
         "thread_id": row.thread_id,
         KEY: drive.name,
     }
     metadata = {
-        **(given.get("metadata") or {}),
+        **(config.get("metadata") or {}),
         **(setup.get("metadata") or {}),
         **drive.progress.labels,
     }
-    tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
+    tags = [*(config.get("tags") or ()), *(setup.get("tags") or ())]
     if not drive.inline:  # a caller sees in its stream and its history what it gave, no more
         configurable["run_id"] = row.id
         # A graph with another checkpointer that a node calls inherits the metadata. If its
         # checkpoints had this id, LangGraph would take its second call on a thread for a reconnect.
         # LangGraph stores a text in them, but no UUID.
         metadata.setdefault("run_id", _uuid(row.id))
-        tags = [*(given.get("tags") or ()), *tags_of(row, setup)]
-    config: dict[str, Any] = {
-        **given,
-        "configurable": configurable,
-        "metadata": metadata,
-        "tags": tags,
-        "callbacks": [drive.progress.model_calls],
-    }
+        tags = [*(config.get("tags") or ()), *tags_of(row, setup)]
+    config |= {"configurable": configurable, "metadata": metadata, "tags": tags}
+    config["callbacks"] = [drive.progress.model_calls]
     if drive.evaluation is not None:
         config["callbacks"].append(ToolGuard(drive))
     return cast(RunnableConfig, config)
