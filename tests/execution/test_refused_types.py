@@ -3,7 +3,6 @@ person has answered. What may work is not refused."""
 
 from __future__ import annotations
 
-import logging
 import operator
 from abc import ABC
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from pydantic import BaseModel
 import perdure
 from perdure.errors import Unserializable
 from perdure.types import State
-from tests.support.agents import chain, driven, opened
+from tests.support.agents import driven, opened
 from tests.support.journal_graphs import Scripted
 
 T = TypeVar("T")
@@ -158,21 +157,3 @@ async def test_a_response_format_that_cannot_be_stored_is_refused_at_registratio
             Unserializable, match=f"response_format of graph 'g'.*{ON_MODULE_LEVEL}"
         ):
             rt.register(agent(local_types()[1]), name="g")
-
-
-async def test_ask_says_before_the_answer_that_its_type_cannot_be_returned(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def node(state: Any) -> Any:
-        return {"log": [str(perdure.ask("well?", response_schema=Verdict).good)]}
-
-    with caplog.at_level(logging.INFO, "perdure"):
-        async with opened(sqlite_url) as rt:
-            run = await driven(rt, chain(("node", node)), {"log": []})
-            told = [one.getMessage() for one in caplog.records if "response_schema" in one.message]
-            assert len(told) == 1, "and it is no warning: this node is fine"
-            assert "Runtime(..., allow=[Verdict])" in told[0]
-            [wait] = await rt.waits()
-            await rt.answer(wait.id, {"good": True})
-            await rt.tick()
-            assert (await rt.get(run.id)).output["log"] == ["True"]  # its fields are fine
