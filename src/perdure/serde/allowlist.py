@@ -96,12 +96,10 @@ def check_storable(annotation: Any, where: str) -> None:
             raise Unserializable(where, f"{cls.__qualname__} {INSIDE_FUNCTION}")
 
 
-def classes_in(annotation: Any) -> Iterator[type]:
-    """The classes that an annotation names, inside of unions, containers and TypedDicts too."""
-    return _classes(annotation, set())
-
-
-def _classes(annotation: Any, seen: set[int]) -> Iterator[type]:
+def classes_in(annotation: Any, seen: set[int] | None = None) -> Iterator[type]:
+    """The classes that an annotation names, inside of unions, containers and TypedDicts too.
+    Annotations that were `seen` are left out."""
+    seen = set() if seen is None else seen
     if id(annotation) in seen:
         return
     seen.add(id(annotation))
@@ -111,13 +109,13 @@ def _classes(annotation: Any, seen: set[int]) -> Iterator[type]:
     if origin is not None:
         inside = get_args(annotation)
         for one in inside[:1] if origin is Annotated else inside:
-            yield from _classes(one, seen)
+            yield from classes_in(one, seen)
     elif is_typeddict(annotation):
         try:
             hints = get_type_hints(annotation)
         except Exception:  # a name that only a type checker sees
             return
         for one in hints.values():
-            yield from _classes(one, seen)
+            yield from classes_in(one, seen)
     elif isinstance(annotation, type):
         yield annotation
