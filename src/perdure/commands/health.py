@@ -18,8 +18,8 @@ from perdure.commands.connection import Connection
 from perdure.errors import Loss
 from perdure.journal import Op, Plan, Row, Rows, Statement, all_rows, read_op, with_params
 from perdure.journal.clock import UNLIMITED
-from perdure.journal.committer import warn_unreplicated
 from perdure.journal.sqlite_file import loses_commits
+from perdure.journal.went_back import warn_unreplicated
 from perdure.types import Kind, State
 from perdure.verbs import check_limit, verb
 

@@ -51,7 +51,6 @@ from urllib.parse import parse_qs, unquote
 
 from perdure import failpoints
 from perdure.errors import BadURL, Closed, Unavailable, needs_extra
-from perdure.journal.committer import Acknowledged
 from perdure.journal.journal import Journal
 from perdure.journal.operation import (
     CONFIRM,
@@ -83,6 +82,7 @@ from perdure.journal.operation import (
     with_params,
     write_op,
 )
+from perdure.journal.went_back import Acknowledged
 from perdure.serde.redaction import hide_in_url
 
 __all__ = [

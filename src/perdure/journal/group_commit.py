@@ -39,8 +39,9 @@ from typing import Any, TypeVar, cast
 
 from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.changes import ChangeFeed, Watch
-from perdure.journal.committer import Acknowledged, Committer, QueuedOperation
+from perdure.journal.committer import Committer, QueuedOperation
 from perdure.journal.operation import NOTHING, Backend, Op, Statement, Transaction
+from perdure.journal.went_back import Acknowledged
 
 T = TypeVar("T")
 

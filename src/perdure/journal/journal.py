@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 from perdure.errors import Closed, Error, StatementFailed, Unavailable, WentBack
 from perdure.journal.changes import ChangeFeed, CommitListener, Listener
 from perdure.journal.collected_transaction import collect
-from perdure.journal.committer import Acknowledged, QueuedOperation
+from perdure.journal.committer import QueuedOperation
 from perdure.journal.group_commit import CLOSED, GroupCommit, Meter
 from perdure.journal.operation import (
     Ambiguous,
@@ -33,6 +33,7 @@ from perdure.journal.operation import (
     UserStatement,
     no_result,
 )
+from perdure.journal.went_back import Acknowledged
 
 T = TypeVar("T")
 

@@ -24,7 +24,6 @@ from psycopg.rows import tuple_row
 from perdure import failpoints
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal.changes import changed_names, streamed_names
-from perdure.journal.committer import Acknowledged, warn_unreplicated
 from perdure.journal.migrate import migrate, migrations, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
@@ -39,6 +38,7 @@ from perdure.journal.postgres_errors import GUARD, Meaning, Unfit, may_pass, mea
 from perdure.journal.postgres_history import History
 from perdure.journal.postgres_pool import PAUSE, Connection, Pool, Query, parameters_of
 from perdure.journal.sql import render
+from perdure.journal.went_back import Acknowledged, warn_unreplicated
 
 A = TypeVar("A")
 T = TypeVar("T")

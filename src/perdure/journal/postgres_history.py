@@ -29,9 +29,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from perdure.errors import WentBack
-from perdure.journal.committer import Acknowledged
 from perdure.journal.operation import Ambiguous, Read
 from perdure.journal.postgres_errors import ELSEWHERE, Outdated
+from perdure.journal.went_back import Acknowledged
 
 LOOK = 2.0
 """Seconds between two looks at the hosts of a URL, and for which one may take to answer."""

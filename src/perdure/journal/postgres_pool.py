@@ -32,10 +32,10 @@ from psycopg.pq import TransactionStatus
 
 from perdure import failpoints
 from perdure.errors import BadURL, Closed, Unavailable
-from perdure.journal.committer import Acknowledged
 from perdure.journal.operation import Row, Statement
 from perdure.journal.postgres_errors import Standby, Unfit, reason
 from perdure.journal.postgres_history import PLACE, History, Hosts, Place, hang_up
+from perdure.journal.went_back import Acknowledged
 
 T = TypeVar("T")
 

@@ -26,7 +26,6 @@ from urllib.parse import quote
 
 from perdure import failpoints
 from perdure.errors import BadArgument, BadURL, Closed, Error, Unavailable
-from perdure.journal.committer import Acknowledged
 from perdure.journal.migrate import migrate, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
@@ -46,6 +45,7 @@ from perdure.journal.sqlite_file import (
     not_opened,
     prepare_file,
 )
+from perdure.journal.went_back import Acknowledged
 
 A = TypeVar("A")
 T = TypeVar("T")
