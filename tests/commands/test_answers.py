@@ -340,6 +340,29 @@ async def test_a_plain_interrupt_with_a_schema_that_is_none_can_be_answered() ->
         assert await log_of(rt, run) == [7]
 
 
+LARGE = {"pattern": "^[a-z]{1,100000}$", "type": "string"}
+
+
+async def test_a_pattern_that_is_too_large_is_refused_where_it_is_asked_with() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q", response_schema=LARGE)))
+        found = await rt.get(run.id)
+        assert found.state is State.FAILED
+        assert "has a pattern that is no regular expression, or too large" in str(found.error)
+
+
+async def test_of_a_schema_with_such_a_pattern_from_elsewhere_the_rest_is_enforced() -> None:
+    def node(state: Log) -> Log:
+        return {"log": [interrupt("q", response_schema=LARGE)]}
+
+    async with healthy() as rt:
+        await begin(rt, chain(node))
+        [wait] = await rt.waits()
+        with pytest.raises(errors.BadAnswer, match='5 is not of type "string"'):
+            await rt.answer(wait.id, 5)
+        await rt.answer(wait.id, "7")
+
+
 async def test_what_a_schema_refers_to_elsewhere_is_not_fetched() -> None:
     """A tool's schema may come from a stranger, and name an address of the server's own network."""
     asked: list[str] = []

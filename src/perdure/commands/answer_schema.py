@@ -20,20 +20,26 @@ MOST_STEPS = 100_000
 """Steps that a pattern with look-around or back references may go back in a text."""
 
 LARGEST_PATTERN = 1 << 20
-"""Bytes that a compiled pattern may take. A schema with a larger one is not enforced."""
+"""Bytes that a compiled pattern may take. `ask` refuses a larger one; a schema from elsewhere, such
+as a tool's, is enforced without its patterns then."""
 
 WHOLE = "urn:schema"
 """Where a part of a schema finds the whole, which its references are about."""
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raise `BadArgument` if this is not a valid JSON Schema."""
+    """Raise `BadArgument` if this is no valid JSON Schema, or one of its patterns is too large."""
     from jsonschema_rs import ValidationError, meta
 
     try:
         meta.validate({name: value for name, value in schema.items() if name != "$schema"})
     except ValidationError as error:
         raise BadArgument(f"response_schema is not a JSON Schema: {error.message}.") from error
+    if _compiled(schema) is None and _compiled(_without_patterns(schema)) is not None:
+        raise BadArgument(
+            "response_schema has a pattern that is no regular expression, or too large a one: "
+            f"compiled it may take {LARGEST_PATTERN:,} bytes."
+        )
 
 
 def check_answer(wait_id: str, schema: Mapping[str, Any], value: Any) -> None:
@@ -98,7 +104,12 @@ class SchemaCheck:
 
 
 def _validator(schema: Mapping[str, Any], **options: Any) -> Draft202012Validator | None:
-    """The validator of a schema; None if that is invalid."""
+    """The validator of a schema, without its patterns if they are wrong; None if it is invalid."""
+    whole = _compiled(schema, **options)
+    return _compiled(_without_patterns(schema), **options) if whole is None else whole
+
+
+def _compiled(schema: Mapping[str, Any], **options: Any) -> Draft202012Validator | None:
     from jsonschema_rs import Draft202012Validator, FancyRegexOptions
 
     patterns = FancyRegexOptions(backtrack_limit=MOST_STEPS, size_limit=LARGEST_PATTERN)
@@ -106,6 +117,18 @@ def _validator(schema: Mapping[str, Any], **options: Any) -> Draft202012Validato
     with suppress(ValueError):
         return make(dict(schema), pattern_options=patterns, **options)
     return None
+
+
+def _without_patterns(schema: Any) -> Any:
+    """A schema in which no text is compared with a pattern."""
+    if isinstance(schema, Mapping):
+        kept = {key: value for key, value in schema.items() if not _is_pattern(key, value)}
+        return {key: _without_patterns(value) for key, value in kept.items()}
+    return [_without_patterns(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def _is_pattern(key: str, value: Any) -> bool:
+    return (key == "pattern" and isinstance(value, str)) or key == "patternProperties"
 
 
 def _fault(error: ValidationError) -> Fault:
