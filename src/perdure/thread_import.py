@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +90,8 @@ def import_threads(
 
     Every checkpoint of every namespace is copied in order, with its pending writes, metadata and
     open questions. The source is only read, except that LangGraph's own saver may add columns when
-    it opens an older database. A thread that cannot be copied is listed with the reason and not
+    it opens an older database. A type that a script stored as `__main__.Name` is read as the
+    allowed type of that name. A thread that cannot be copied is listed with the reason and not
     stored at all; the others are copied. After a crash, or when the source has grown, call it
     again: only what is missing is stored.
 
@@ -256,8 +258,12 @@ def _opened(source: str | Source, target: Saver) -> Iterator[Opened]:
             f"{scheme!r} names no checkpointer that can be imported from. Pass the path of a "
             "SqliteSaver's file, the postgresql:// URL of a PostgresSaver, or an open saver."
         )
-    serde = JsonPlusSerializer(allowed_msgpack_modules=target.serializer.allowlist.types)
-    with (_open_sqlite if is_file else _open_postgres)(source, serde) as (saver, rows):
+    types = target.serializer.allowlist.types
+    with contextlib.ExitStack() as stack:
+        script_types = stack.enter_context(_script_types(types))
+        serde = JsonPlusSerializer(allowed_msgpack_modules=[*types, *script_types])
+        opened = (_open_sqlite if is_file else _open_postgres)(source, serde)
+        saver, rows = stack.enter_context(opened)
         sql = PATHS.format("writes" if is_file else "checkpoint_writes")
         try:
             listed = rows("SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id")
@@ -272,6 +278,27 @@ def _opened(source: str | Source, target: Saver) -> Iterator[Opened]:
             ) from error
         threads = [thread for (thread,) in listed]
         yield saver, threads, lambda thread_id, place: dict(rows(sql, thread_id, *place))
+
+
+@contextlib.contextmanager
+def _script_types(types: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Let types that a script stored as `__main__.Name` be found: as the allowed types of these
+    names, if there is one of each. Yields the names under which they are found."""
+    script = sys.modules["__main__"]
+    modules: dict[str, list[str]] = {}
+    for module, name in types:
+        modules.setdefault(name, []).append(module)
+    added: list[tuple[str, str]] = []
+    for name, (module, *others) in modules.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and not others and not hasattr(script, name):
+            setattr(script, name, kind)
+            added.append(("__main__", name))
+    try:
+        yield added
+    finally:
+        for _, name in added:
+            delattr(script, name)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
 import perdure
@@ -316,6 +317,30 @@ def test_the_command_encrypts_with_the_keys_of_its_target(
         [run] = rt.blocking.runs(thread_id="waiting")
         assert run.output["log"][-4] == "answered yes"
         assert graph.get_state(on("done")).values["address"] == Address("ada@example.com")
+
+
+class Anything(TypedDict, total=False):
+    anything: Any
+
+
+def test_a_type_that_a_script_stored_is_read_as_the_allowed_type_of_its_name(
+    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python chat.py` stores `__main__.Secret`; a worker knows the class by its module."""
+    file, script = str(tmp_path / "stock.db"), sys.modules["__main__"]
+    with SqliteSaver.from_conn_string(file) as source, monkeypatch.context() as as_script:
+        as_script.setattr(Secret, "__module__", "__main__")
+        as_script.setattr(script, "Secret", Secret, raising=False)
+        builder = StateGraph(Anything).add_node("keep", lambda _: {"anything": Secret("tip")})
+        builder.add_edge(START, "keep").compile(checkpointer=source).invoke({}, on("ana"))
+    with Saver(sqlite_url) as saver:
+        [refused] = import_threads(file, saver).refused
+        assert "__main__.Secret" in str(refused.refused)
+    with Saver(sqlite_url, allow=[Secret]) as saver:
+        assert not import_threads(file, saver).refused
+        [found, *_] = saver.list(on("ana"))
+        assert found.checkpoint["channel_values"]["anything"] == Secret("tip")
+    assert not hasattr(script, "Secret")
 
 
 def found_thread(client: perdure.Client, thread_id: str) -> Any:
