@@ -8,6 +8,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,6 +125,20 @@ def test_modules_of_one_layer_do_not_import_in_a_circle() -> None:
 
     for name in needs:
         visit(name, ())
+
+
+def assigned(path: Path) -> list[str]:
+    """The names that a module gives values at its top level, each as often as it does."""
+    body = ast.parse(path.read_text()).body
+    targets = [one for node in body if isinstance(node, ast.Assign) for one in node.targets]
+    targets += [node.target for node in body if isinstance(node, ast.AnnAssign) and node.value]
+    return [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+
+
+def test_no_module_gives_two_meanings_to_a_constant() -> None:
+    for name, path in modules():
+        twice = [one for one, count in Counter(assigned(path)).items() if count > 1]
+        assert not twice, f"{name} assigns {twice} twice: what is above gets what is below"
 
 
 def test_what_only_asks_the_journal_does_not_import_langgraph() -> None:

@@ -299,7 +299,6 @@ def children(fork_server: ForkServer) -> Mortals:
 # -- What the tests of effect policies share.
 
 HOUR = timedelta(hours=1)
-WAYS = ["runtime", "runtime-async", "saver", "saver-async"]
 every_way = pytest.mark.parametrize("way", WAYS)
 
 

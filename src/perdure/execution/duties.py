@@ -290,8 +290,6 @@ async def _hand_over(handler: Callable[[Message], Any], message: Message) -> Non
             await returned
 
 
-log = logging.getLogger("perdure")
-
 FIRING = "Firing schedules"
 PIECE = 1.0
 """Seconds for which a worker fires schedules before it goes on with its other duties."""

@@ -258,8 +258,6 @@ class Presence:
                 await self._journal.ado(workers.leave(self.worker))
 
 
-log = logging.getLogger("perdure")
-
 ROUND = 0.25
 """Seconds between two rounds; fewer if a lease is short."""
 NEAR = 250

@@ -38,7 +38,7 @@ NEW_RUN = "insert_run"
 """The statement that adds a run to the thread `:thread_id`."""
 KEPT = 1 << 20
 """Bytes of a watched run's stream chunks kept in memory."""
-GATHER = 0.01
+READ_EVERY = 0.01
 """Minimum number of seconds between two reads."""
 HINTED = 5.0
 """Factor by which the poll interval is longer if the database sends hints."""
@@ -220,7 +220,7 @@ class ChangeFeed:
             self.note(names)
         else:
             self._look()
-            self._woken.wait(GATHER)
+            self._woken.wait(READ_EVERY)
         return hints
 
     def _hints(self) -> Hints | None:
@@ -272,7 +272,7 @@ def streamed_names(statements: Sequence[Statement]) -> set[str]:
 
 DRAIN = 5.0
 """Seconds that `close` waits for the listener."""
-GATHER = 0.05
+CALL_EVERY = 0.05
 """Seconds between two calls of the listener."""
 IDLE = 0.5
 """Seconds after which the thread ends if nothing is committed."""
@@ -296,7 +296,7 @@ class CommitListener:
     """The queue of committed events, and the thread that passes them to the listener.
 
     Waking the thread at each commit would cost more than its work. So it passes the first events at
-    once, later ones every `GATHER` seconds, and ends when none came for a while.
+    once, later ones every `CALL_EVERY` seconds, and ends when none came for a while.
     """
 
     def __init__(self, listener: Listener, read: Read) -> None:
@@ -347,7 +347,7 @@ class CommitListener:
         while True:
             self._woken.clear()
             if self._tell_queued():
-                self._urgent.wait(GATHER)
+                self._urgent.wait(CALL_EVERY)
             elif self._urgent.is_set() or not self._woken.wait(IDLE):
                 with self._lock:
                     if not self._committed:
