@@ -20,13 +20,13 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import Match
 
-from perdure.commands import Op, Plan
+from perdure.commands import Journal
 from perdure.commands.connection import Connection
 from perdure.server.authentication import AccessControl
 from perdure.server.authorization import Caller, Filters, Scope
@@ -58,9 +58,6 @@ NO_WORKER = (
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
 class Api:
     """The runtime, the options and the caller of one request."""
@@ -79,6 +76,10 @@ class Api:
         return self.access.options
 
     @property
+    def journal(self) -> Journal:
+        return self.access.runtime.journal
+
+    @property
     def engine(self) -> Connection:
         return self.access.runtime.engine
 
@@ -89,14 +90,6 @@ class Api:
     def now(self) -> int:
         """The journal's time, in milliseconds."""
         return self.engine.clock.now()
-
-    async def run(self, plan: Plan[T], *, flush: bool = True) -> T:
-        """Run a plan; without `flush`, on what is on disk."""
-        return await self.runtime.journal.arun(plan, flush=flush)
-
-    async def do(self, op: Op[T]) -> T:
-        """Do an operation."""
-        return await self.runtime.journal.ado(op)
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller has this scope."""

@@ -127,7 +127,7 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         metadata=value.get("metadata") or {},
         **mirrored(value.get("config"), value.get("context")),
     )
-    created = await api.run(
+    created = await api.journal.arun(
         assistants.create(api.engine, id, content, accept_existing=body.if_exists == "do_nothing")
     )
     if not passes(filters, created.metadata):
@@ -153,7 +153,7 @@ async def count(body: AssistantFilter, api: ApiDep) -> int:
 async def _matching(api: Api, body: AssistantFilter, page: Mapping[str, int]) -> list[Assistant]:
     value = {"graph_id": body.graph_id, "metadata": body.metadata or {}, **page}
     filters = await api.authorize("assistants", "search", value)
-    every = await api.run(assistants.every(api.engine))
+    every = await api.journal.arun(assistants.every(api.engine))
     return [one for one in every if _matches(one, body, value.get("metadata"), filters)]
 
 
@@ -182,7 +182,9 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
         api.engine.resolve_graph(changes["graph_id"], None)
     if "config" in changes or "context" in changes:
         changes |= mirrored(changes.get("config"), changes.get("context"))
-    return wire(await api.run(assistants.change(api.engine, assistant.assistant_id, changes)))
+    return wire(
+        await api.journal.arun(assistants.change(api.engine, assistant.assistant_id, changes))
+    )
 
 
 @router.delete("/assistants/{assistant_id}", status_code=204, dependencies=[START])
@@ -199,7 +201,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
     chosen, kept = ThreadFilter(assistant=assistant.assistant_id), 0
     while delete_threads:
         page = threads.page(api.engine, chosen, kept, 100)
-        found_threads, delete_threads = await api.run(page)
+        found_threads, delete_threads = await api.journal.arun(page)
         for thread in found_threads:
             try:
                 await erase_thread(api, await find_thread(api, thread.thread_id, "delete"))
@@ -207,7 +209,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
                 if error.status_code not in (404, 422):
                     raise
                 kept += 1
-    await api.run(assistants.delete(api.engine, assistant.assistant_id))
+    await api.journal.arun(assistants.delete(api.engine, assistant.assistant_id))
 
 
 @router.get("/assistants/{assistant_id}/graph", dependencies=[READ])

@@ -155,7 +155,7 @@ async def _store(
         end_at=end,
         thread_id=thread_id,
     )
-    row = await api.run(schedules.store(api.engine, graph, setup, row, body.enabled))
+    row = await api.journal.arun(schedules.store(api.engine, graph, setup, row, body.enabled))
     return wire_cron(api.serializer, row)
 
 
@@ -187,7 +187,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
     runtime, assistant_id = api.runtime, query.assistant_id
     if assistant_id is not None and assistant_id in runtime.graphs:
         assistant_id = default_id(assistant_id)
-    rows = await api.do(schedules.page())
+    rows = await api.journal.ado(schedules.page())
     crons = [wire_cron(api.serializer, row) for row in rows]
     return [
         one
@@ -247,9 +247,9 @@ async def _find(
 ) -> tuple[ScheduleRow, Json]:
     """A cron that the caller may have; of one of a thread, if they may have the thread."""
     missing = ApiError(404, f"There is no cron {cron_id}.")
-    row = await api.do(schedules.find(cron_id))
+    row = await api.journal.ado(schedules.find(cron_id))
     if row is None:
-        every = await api.do(schedules.page())
+        every = await api.journal.ado(schedules.page())
         row = next((one for one in every if _id_of(one.name) == cron_id), None)
     if row is not None:
         cron = wire_cron(api.serializer, row)

@@ -145,7 +145,7 @@ async def _start(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
     passed = {name: params.get(param) for param, name in STARTS.items()}
     body = RunBody.model_validate({**passed, **KEPT, "if_not_exists": "create"})
     accepted = await accept_run(api, thread_id, body)
-    head = await api.do(runs.head(thread_id))
+    head = await api.journal.ado(runs.head(thread_id))
     is_next = head is None or head.n >= accepted.row.n
     through = seq_of(accepted.row.n, 0, 0) - 1 if is_next else 0
     if accepted.after:  # it rested at a breakpoint, and goes on
@@ -189,7 +189,7 @@ async def _respond(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
     api.require(Scope.ANSWER)
     reply = RespondParams.model_validate(params)
     command = {"resume": reply.answers(), "update": reply.update, "goto": reply.goto}
-    head = await api.do(runs.head(thread_id))
+    head = await api.journal.ado(runs.head(thread_id))
     if head is None:
         await find_thread(api, thread_id)
         raise ApiError(404, f"No run of thread {thread_id} waits for an answer.")

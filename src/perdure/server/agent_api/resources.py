@@ -104,7 +104,7 @@ def missing_thread(thread_id: str) -> ApiError:
 async def known_thread(api: Api, thread_id: str) -> str:
     """A thread's id as it is stored. Raises 422 unless it is a UUID or an existing thread."""
     id = as_uuid(thread_id)
-    if isinstance(id, str) and await api.run(threads.find(api.engine, id)) is None:
+    if isinstance(id, str) and await api.journal.arun(threads.find(api.engine, id)) is None:
         raise missing_thread(id)
     return str(id)
 
@@ -117,7 +117,7 @@ async def find_thread(
     value = {} if value is None else value
     value["thread_id"] = id = as_uuid(thread_id)
     filters = await api.authorize("threads", action, value)
-    thread = await api.run(threads.find(api.engine, str(id)))
+    thread = await api.journal.arun(threads.find(api.engine, str(id)))
     if thread is None or not passes(filters, thread.metadata):
         raise missing_thread(thread_id)
     return thread
@@ -134,7 +134,7 @@ async def check_filters(
     """Raise `missing`, by default that there is no such thread, if its metadata does not match."""
     if filters is None:
         return
-    thread = await api.run(threads.find(api.engine, thread_id))
+    thread = await api.journal.arun(threads.find(api.engine, thread_id))
     if thread is None and may_be_missing:
         return
     if thread is None or not passes(filters, thread.metadata):
@@ -151,7 +151,7 @@ async def find_assistant(
     may do `action`. The authorization handlers may change `value`. Everyone may `run` the default
     ones, which belong to no user; to run another, one must be allowed to read it. Raises 404 for an
     unknown id and 422 for an unknown name."""
-    assistant = await api.run(assistants.find(api.engine, name), flush=False)
+    assistant = await api.journal.arun(assistants.find(api.engine, name), flush=False)
     if action == "run":
         if assistant.assistant_id == default_id(assistant.graph_id):
             return assistant

@@ -80,7 +80,7 @@ class SeenRun(NamedTuple):
 
 async def look(api: Api, run_id: str, *, flush: bool = True) -> SeenRun | None:
     """A run as it is now; without `flush`, as far as it is on disk."""
-    journal, op = api.runtime.journal, waits.with_run(run_id)
+    journal, op = api.journal, waits.with_run(run_id)
     await journal.aopen()
     row, every = await (journal.ado(op) if flush else journal.aread_committed(op))
     return None if row is None else SeenRun(row, every, asks_person(row, every, api.now()))
@@ -105,7 +105,7 @@ async def find_run(
 
 async def until(api: Api, run_id: str, is_done: Callable[[SeenRun], bool]) -> SeenRun | None:
     """Wait until `is_done` holds, whichever process drives the run. None: it was deleted."""
-    with api.runtime.journal.feed.watch(run_id) as watch:
+    with api.journal.feed.watch(run_id) as watch:
         while True:
             seen = watch.count
             run = await look(api, run_id, flush=False)
@@ -123,7 +123,9 @@ async def result_of(api: Api, run_id: str, run: SeenRun | None) -> Any:
         return {"__error__": failure}
     graph = api.runtime.compiled(row.graph)
     if row.state == State.DONE and (graph is None or _returns_state(graph)):
-        return await api.run(load_output(api.serializer, row, api.engine.state_at), flush=False)
+        return await api.journal.arun(
+            load_output(api.serializer, row, api.engine.state_at), flush=False
+        )
     values: Any = {}
     if graph is not None:
         runtime, config = api.runtime, place(row.thread_id)

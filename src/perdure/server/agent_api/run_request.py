@@ -216,7 +216,7 @@ async def _start(api: Api, request: RunRequest) -> RunRow:
     else:
         record = threads.require(request.thread_id, api.now(), **owner)
     strategy = body.multitask_strategy
-    row = await api.run(
+    row = await api.journal.arun(
         starting.accept(
             api.engine,
             request.graph,
@@ -269,7 +269,7 @@ async def _continue(api: Api, request: RunRequest) -> Accepted | None:
     breakpoint. None: the request needs a new run instead."""
     body = request.body
     try:
-        continued = await api.run(
+        continued = await api.journal.arun(
             api.runtime.engine.continue_run(
                 request.thread_id,
                 body.run_input if body.resumes else None,
@@ -323,17 +323,17 @@ def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
     """End the run that asks, as if its graph had finished. None: there is no such run."""
-    row = await api.do(runs.head(request.thread_id))
+    row = await api.journal.ado(runs.head(request.thread_id))
     if row is None:
         return None
-    open = await api.do(waits.of_run(row.id))
+    open = await api.journal.ado(waits.of_run(row.id))
     graph = api.runtime.bound(row.graph, row.version)
     if graph is None or not asks_person(row, open, api.now()):
         return None
-    after = await api.do(streams.last(row))
+    after = await api.journal.ado(streams.last(row))
     config: Any = {"configurable": {"thread_id": request.thread_id}}
     if request.body.command is not None and (update := request.body.command.update):
         await graph.aupdate_state(config, update)
     await graph.aupdate_state(config, None, as_node=END)
-    begun = await api.do(runs.find(row.id))
+    begun = await api.journal.ado(runs.find(row.id))
     return Accepted(begun or row, after=after)

@@ -101,7 +101,7 @@ async def join_run_stream(
         position = parse_position(request.headers.get("last-event-id"))
         is_new = position is None or position < START
         if position is None:
-            position = Position(await api.runtime.journal.aread_committed(streams.last(row)))
+            position = Position(await api.journal.aread_committed(streams.last(row)))
         events = _run_stream(api, row, source, position, is_new=is_new)
         # A client that reconnects calls `location`, and must get the same stream.
         query, on_leave = [("stream_mode", mode) for mode in wanted or ()], None
@@ -191,11 +191,11 @@ async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> 
 
 async def _now(api: Api, thread_id: str) -> ThreadPosition:
     """The current end of the stream."""
-    head = await api.do(runs.head(thread_id))
+    head = await api.journal.ado(runs.head(thread_id))
     if head is not None:
-        last = await api.do(streams.last(head))
+        last = await api.journal.ado(streams.last(head))
         return ThreadPosition(head.n, Position(last, DONE - 1))
-    newest = await api.do(runs.page(thread_id=thread_id, count=1))
+    newest = await api.journal.ado(runs.page(thread_id=thread_id, count=1))
     return ThreadPosition(newest[0].n + 1 if newest else 1, Position(-1))
 
 

@@ -155,7 +155,7 @@ async def list_runs(thread_id: str, api: ApiDep, page: Annotated[RunPage, Query(
 
 async def _newest(api: Api, thread_id: str, status: RunStatus | None, count: int) -> list[SeenRun]:
     """The newest visible runs of a thread; with `status`, those that have it."""
-    open = await api.do(
+    open = await api.journal.ado(
         wait_operations.page(kind="human", thread_id=thread_id, after=None, count=PAGE)
     )
     now, newest = api.now(), list[SeenRun]()
@@ -176,7 +176,7 @@ async def _rows(
     """The runs of a thread, or of all, in these states, newest first."""
     before: tuple[int, str] | None = None
     while True:
-        rows = await api.do(
+        rows = await api.journal.ado(
             run_operations.page(thread_id=thread_id, states=states, before=before, count=PAGE)
         )
         for row in rows:
@@ -203,8 +203,8 @@ async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> None:
     run = await find_run(api, thread_id, str(run_id), action="delete")
     if not run.has_ended and run.row.state != State.RUNNING:
         stop = run_control.stop_run(api.engine, run.row.id, Control.CANCEL, GRACE, reason=REASON)
-        await api.run(stop)
-    await api.run(deleting.delete_run(api.engine, run.row.id))
+        await api.journal.arun(stop)
+    await api.journal.arun(deleting.delete_run(api.engine, run.row.id))
 
 
 @also_stateless(router.post, "/{run_id}/cancel", responses=STOPPING, dependencies=[START])
@@ -256,7 +256,7 @@ async def cancel_run(api: Api, run: SeenRun, *, action: str, wait: bool) -> None
         api.engine, run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
     )
     try:
-        await api.run(stop)
+        await api.journal.arun(stop)
     except WrongState:
         return  # it has just ended
     runtime.engine.stop(run_id, Control.CANCEL)
@@ -291,6 +291,8 @@ async def _finish(api: Api, run_id: str, undo: bool) -> None:
     run = await until(api, run_id, lambda one: one.has_ended)
     if undo and run is not None and run.row.undo:
         with contextlib.suppress(NotFound):  # another request was faster
-            await api.run(api.runtime.saver.pruner.delete_for_runs([run_id], run.row.thread_id))
-            await api.do(deleting.note_rolled_back(run.row.thread_id, run_id))
-            await api.run(deleting.delete_run(api.engine, run_id))
+            await api.journal.arun(
+                api.runtime.saver.pruner.delete_for_runs([run_id], run.row.thread_id)
+            )
+            await api.journal.ado(deleting.note_rolled_back(run.row.thread_id, run_id))
+            await api.journal.arun(deleting.delete_run(api.engine, run_id))

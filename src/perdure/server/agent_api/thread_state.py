@@ -285,7 +285,7 @@ async def wire_thread(
     item["interrupts"] = {}
     if thread.status == "interrupted" and snapshot is not None:
         if questions is None:
-            open = await api.run(threads.questions(api.engine, [thread.thread_id]))
+            open = await api.journal.arun(threads.questions(api.engine, [thread.thread_id]))
             questions = {id for _, id in open}
         item["interrupts"] = interrupts_by_task(snapshot, {*questions})
     item["error"] = await _error(api, thread)
@@ -296,7 +296,7 @@ async def _error(api: Api, thread: Thread) -> dict[str, Any] | None:
     """Why a thread failed, or was interrupted other than by a question."""
     if thread.run_id is None or thread.status not in ("error", "interrupted"):
         return None
-    row: RunRow | None = await api.do(runs.find(thread.run_id))
+    row: RunRow | None = await api.journal.ado(runs.find(thread.run_id))
     if row is None:  # it was pruned since
         return None
     if row.state == State.CANCELLED:
@@ -409,7 +409,7 @@ async def _note_next(api: Api, graph: Graph, config: RunnableConfig) -> None:
     thread_id = config["configurable"]["thread_id"]
     runtime = api.runtime
     state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, place(thread_id)))
-    await api.do(threads.set_has_next(thread_id, has_next=bool(state.next)))
+    await api.journal.ado(threads.set_has_next(thread_id, has_next=bool(state.next)))
 
 
 def _state_update(update: dict[str, Any]) -> StateUpdate:

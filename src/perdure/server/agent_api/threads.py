@@ -116,7 +116,7 @@ async def create(body: NewThread, api: ApiDep) -> Json:
     graph = None
     if body.supersteps:
         graph = graph_named(api, content.metadata.get("graph_id"))
-    thread = await api.run(
+    thread = await api.journal.arun(
         threads.create(api.engine, id, content, accept_existing=body.if_exists == "do_nothing")
     )
     if not passes(filters, thread.metadata):
@@ -128,7 +128,7 @@ async def create(body: NewThread, api: ApiDep) -> Json:
             place(id),
             [[one.model_dump() for one in step.updates] for step in body.supersteps],
         )
-        thread = await api.run(threads.get(api.engine, id))
+        thread = await api.journal.arun(threads.get(api.engine, id))
     return await wire_thread(api, thread)
 
 
@@ -175,7 +175,7 @@ async def update(
     """Merge metadata into a thread's, and set how long it is kept."""
     value: dict[str, Any] = {"metadata": body.metadata or {}}
     thread = await find_thread(api, thread_id, "update", value)
-    changed = await api.run(
+    changed = await api.journal.arun(
         threads.change(
             api.engine, thread.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
         )
@@ -214,7 +214,7 @@ async def copy(thread_id: str, api: ApiDep) -> Json:
     await api.authorize("threads", "create", value)
     await api.runtime.saver.acopy_thread(source.thread_id, id)
     content = ThreadContent(value.get("metadata") or {}, source.config)
-    thread = await api.run(threads.create(api.engine, id, content))
+    thread = await api.journal.arun(threads.create(api.engine, id, content))
     return await wire_thread(api, thread)
 
 
@@ -251,7 +251,7 @@ async def search(body: ThreadSearch, api: ApiDep) -> Any:
         found, has_more = fitting[body.offset : end], len(fitting) > end
     else:
         page = threads.page(api.engine, chosen, body.offset, body.limit, matches)
-        found, has_more = await api.run(page)
+        found, has_more = await api.journal.arun(page)
     return page_response(await _wire(api, body, found), body.offset, has_more=has_more)
 
 
@@ -261,7 +261,7 @@ async def count(body: ThreadQuery, api: ApiDep) -> int:
     chosen, matches = await _conditions(api, body, {})
     if body.values:
         return len(await _with_values(api, chosen, matches, body.values, SCANNED))
-    return await api.run(threads.count(api.engine, chosen, matches))
+    return await api.journal.arun(threads.count(api.engine, chosen, matches))
 
 
 async def _conditions(
@@ -299,7 +299,7 @@ async def _with_values(
     """The first threads with certain state values. Each thread's state has to be read."""
     page = threads.page(api.engine, chosen, 0, SCANNED, matches)
     fitting: list[Thread] = []
-    for one in (await api.run(page))[0]:
+    for one in (await api.journal.arun(page))[0]:
         state = (await wire_thread(api, one))["values"]
         if isinstance(state, Mapping) and has_metadata(state, values):
             fitting.append(one)
@@ -313,7 +313,7 @@ async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]
     asking = [one.thread_id for one in found if one.status == "interrupted"]
     questions: set[tuple[str, str]] = set()
     if asking and needs_state:
-        questions = await api.run(threads.questions(api.engine, asking))
+        questions = await api.journal.arun(threads.questions(api.engine, asking))
     items = []
     for one in found:
         own = {id for thread_id, id in questions if thread_id == one.thread_id}

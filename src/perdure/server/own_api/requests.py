@@ -111,7 +111,7 @@ FIND: dict[str, Callable[[str], Any]] = {
 async def find_row(api: Api, kind: str, id: str, action: str = "read") -> Any:
     """The row of a run, a wait or an effect that the caller may read or change. Raises
     `NotFound`."""
-    row = await api.do(FIND[kind](id))
+    row = await api.journal.ado(FIND[kind](id))
     if row is None:
         raise NotFound(kind, id)
     await allow_thread(api, row.thread_id, action, NotFound(kind, id))
@@ -185,5 +185,5 @@ class ThreadFilter:
 
 async def _metadata(api: Api, thread_id: str) -> dict[str, Any]:
     """The metadata of a thread. Without a record it is empty, so no filter matches."""
-    thread = await api.run(threads.find(api.engine, thread_id))
+    thread = await api.journal.arun(threads.find(api.engine, thread_id))
     return {} if thread is None else dict(thread.metadata)

@@ -146,7 +146,7 @@ async def stream_events(api: ApiDep, last_event_id: LastId = None) -> EventStrea
 
 
 async def _follow_run(api: Api, row: RunRow, after: int) -> AsyncGenerator[bytes]:
-    runtime, journal = api.runtime, api.runtime.journal
+    runtime, journal = api.runtime, api.journal
     pause = max(LOOK, journal.capabilities.poll)
     with journal.feed.watch(row.id) as watch:
         while True:
@@ -163,7 +163,7 @@ async def _follow_run(api: Api, row: RunRow, after: int) -> AsyncGenerator[bytes
 
 
 async def _follow_all(api: Api, seen: ThreadFilter, since: datetime) -> AsyncGenerator[bytes]:
-    journal = api.runtime.journal
+    journal = api.journal
     feed, poll = EventFeed(api.engine.serializer, since), Poll(LOOK)
     while True:
         for row, event in await journal.arun(feed.look()):

@@ -139,7 +139,9 @@ def add_route(
         try:
             found = await getattr(api.runtime, verb.name)(**path, **values)
         except AlreadyAnswered as error:
-            return await _conflict(api, path[of], error)
+            first = await _record(api, "wait", path[of])
+            who = {"answered_by": first.answered_by, "answered_at": first.answered_at}
+            return WireResponse({"detail": str(error), **who}, 409)
         if shows is not None:
             return await getattr(api.runtime, shows.name)(path[of])
         if found is not None:
@@ -226,12 +228,6 @@ async def _record(api: Api, kind: str, id: str) -> Any:
     if kind == "wait":
         return waits.to_record(api.engine, row)
     return effects.to_record(api.serializer, row)
-
-
-async def _conflict(api: Api, wait_id: str, error: AlreadyAnswered) -> Response:
-    one = await _record(api, "wait", wait_id)
-    first = {"answered_by": one.answered_by, "answered_at": one.answered_at}
-    return WireResponse({"detail": str(error), **first}, 409)
 
 
 # -- lists
