@@ -121,7 +121,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     def start_afresh(self) -> None:
         """Make the state that belongs to this process alone. Internal."""
         self._opening = threading.Lock()
-        self._cache = cache = CheckpointCache(1024, self._cache_bytes)
+        self.cache = cache = CheckpointCache(1024, self._cache_bytes)
         self.raised = RaisedInterrupts()
         self._writer = Writer(self.durability, self.serializer, cache, self.raised)
         self.reader = Reader(self.serializer, cache)
@@ -129,7 +129,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     @property
     def pruner(self) -> Pruner:
         """Plans that delete and copy checkpoints. Internal."""
-        return Pruner(self.serializer, self._cache, self.journal.capabilities)
+        return Pruner(self.serializer, self.cache, self.journal.capabilities)
 
     # -- opening and closing
 
@@ -148,7 +148,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
 
     def _note_losses(self, error: WentBack) -> None:
         """The database went back in time: what this process knew of it is void."""
-        self._cache.clear()
+        self.cache.clear()
         for op in events.store_losses(self.serializer, error, round(time.time() * 1000)):
             self.journal.defer(op)
 
@@ -475,7 +475,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
 
         Raises `WaitCaught` if it never will be, because a node before it caught its interrupt.
         """
-        thread = self._cache.get(thread_id, ns)
+        thread = self.cache.get(thread_id, ns)
         with thread.changed:
             for step in thread.steps.values():
                 for error in step.caught.values():
@@ -489,10 +489,6 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     def clock(self) -> JournalClock:
         """The journal's clock."""
         return JournalClock(self.journal)
-
-    def saw(self, stamp: int) -> None:
-        """Give later stamps than this one, which another process gave to writes. Internal."""
-        self._cache.observe_stamp(stamp)
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
         """Allow more types. LangGraph calls it with the types of a graph's schemas.

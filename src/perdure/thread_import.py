@@ -180,7 +180,7 @@ def _import_thread(source: Source, paths: Paths, target: Saver, thread_id: str) 
     except Error as error:
         return ImportedThread(thread_id, refused=str(error))
     finally:
-        target.pruner.forget(thread_id)
+        target.cache.forget(thread_id)
     waiting = INTERRUPT in [channel for _, channel, _ in newest.pending_writes or ()]
     return ImportedThread(thread_id, len(missing), len(wanted) - len(missing), waiting)
 

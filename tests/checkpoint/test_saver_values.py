@@ -280,4 +280,4 @@ def test_the_bytes_of_forgotten_threads_are_not_counted_for_ever(sqlite_url: str
                 where = put(saver, {"x": ["y" * size]}, f"thread {n}", parent=where)
         for n in range(12):
             saver.delete_thread(f"thread {n}")
-        assert saver._cache._total == 0
+        assert saver.cache._total == 0

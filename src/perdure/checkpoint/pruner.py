@@ -42,10 +42,6 @@ class Pruner:
         self._capabilities = capabilities
         self._per_batch = capabilities.statements_per_batch or PER_BATCH
 
-    def forget(self, thread_id: str) -> None:
-        """Drop what this process remembers of a thread: its rows may be gone."""
-        self._cache.forget(thread_id)
-
     def delete_thread(self, thread_id: str) -> Plan[None]:
         """Delete a thread. Its checkpoints go first and at once, so a crash in between leaves rows
         that nothing refers to: deleting again deletes them."""

@@ -86,12 +86,12 @@ class ProjectRuntime(Runtime):
         if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
             arguments = _arguments(value, self.store)
             self._factories[name] = lambda: value(**arguments)
-            self.engine.expect(self._factories)
+            self.engine.expected = set(self._factories)
             return
         made = value(**_arguments(value, self.store)) if _is_factory(value) else value
         if inspect.isawaitable(made) or hasattr(made, "__aenter__"):
             self._factories[name] = lambda: made
-            self.engine.expect(self._factories)
+            self.engine.expected = set(self._factories)
         elif hasattr(made, "__enter__"):
             self._register(name, self._exits.enter_context(made))
         else:
@@ -117,7 +117,7 @@ class ProjectRuntime(Runtime):
                         made = await self._async_exits.enter_async_context(made)
                     self._register(name, made)
             self._factories = {}
-            self.engine.expect(())
+            self.engine.expected = set()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise

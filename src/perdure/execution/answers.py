@@ -425,7 +425,7 @@ def _resume_tasks(
         # A breakpoint or an effect has no task: the run just goes on.
         if wait.task_id and wait.id not in in_command:
             # LangGraph reads the answers of a task from its writes, where they survive.
-            drive.saver.saw(wait.stamp)
+            drive.saver.cache.observe_stamp(wait.stamp)
             answers = list(body.before)
             if wait.state in ANSWERED:
                 answers.append(_answer(drive, wait, signals))

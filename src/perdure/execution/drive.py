@@ -20,7 +20,7 @@ import contextlib
 import functools
 import json
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -182,7 +182,7 @@ def start_place(saver: Saver, row: RunRow, setup: Mapping[str, Any]) -> Plan[Map
 def stop_at_breakpoint(drive: Drive) -> Plan[SegmentEnd | None]:
     """Store the wait of a run that stopped at a breakpoint. None if it did not."""
     at = yield from latest_checkpoint(drive.saver, drive.row.thread_id)
-    nodes = [] if at is None else pending_nodes(json.loads(drive.graph.topology), at)
+    nodes = [] if at is None else sorted(pending_nodes(json.loads(drive.graph.topology), at))
     if at is None or not nodes:
         return None
     yield drive.questions.ask_for_run(
@@ -234,7 +234,7 @@ def _has_stopped(
     return _is_among(ran, [graph.pregel.interrupt_after_nodes, more.get("interrupt_after")])
 
 
-def _is_among(nodes: list[str], stops: list[Any]) -> bool:
+def _is_among(nodes: Iterable[str], stops: list[Any]) -> bool:
     return any(stop == "*" or node in (stop or ()) for node in nodes for stop in stops)
 
 

@@ -49,7 +49,8 @@ class Engine(Driver):
             self._sweeps.append(RetentionSweep(retention))
         self.store: BaseStore | None = None
         """The store of graphs that have none of their own."""
-        self._expected: set[str] = set()
+        self.expected: set[str] = set()
+        """Graphs that are registered later: until then runs of them are accepted, none driven."""
         self._workers: set[Worker] = set()
         self._keeper: LeaseKeeper | None = None
 
@@ -80,14 +81,10 @@ class Engine(Driver):
             yield Blocking(lambda: self.keeper.start())
         return self.keeper
 
-    def expect(self, names: Iterable[str]) -> None:
-        """Graphs that are registered later: until then runs of them are accepted, none driven."""
-        self._expected = set(names)
-
     def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
         checked = super().resolve_graph(name, version)
         # Without graphs it is a process that only starts runs, for workers elsewhere.
-        if (name in self._expected and not version) or not self.graphs:
+        if (name in self.expected and not version) or not self.graphs:
             return checked
         return self.graphs.resolve(name, version)
 
@@ -97,7 +94,7 @@ class Engine(Driver):
 
     @property
     def graph_names(self) -> list[str]:
-        return sorted({*self.graphs.names, *self._expected})
+        return sorted({*self.graphs.names, *self.expected})
 
     def accept_inline(
         self,
@@ -149,9 +146,9 @@ class Engine(Driver):
     ) -> Counts:
         """Drive due runs of these graphs, all by default, until `stop` is set. `limits` are those
         of `Worker`."""
-        if self._expected:
+        if self.expected:
             raise BadArgument(
-                f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
+                f"{', '.join(sorted(self.expected))}: made by a coroutine. Open this runtime "
                 "with `async with` before it drives."
             )
         if not (self.graphs or self.outbox.is_used):
@@ -189,7 +186,7 @@ class Engine(Driver):
             self._keeper.stop(run_id, control)
 
     def forget(self, thread_id: str) -> None:
-        self.saver.pruner.forget(thread_id)
+        self.saver.cache.forget(thread_id)
 
     def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         return self.saver.reader.state_at(thread_id, checkpoint_id)

@@ -59,7 +59,7 @@ def topology_of(graph: PregelProtocol[Any, Any, Any, Any]) -> Topology:
 
 def lost_nodes(old: Topology, new: Topology, at: CheckpointTuple) -> list[str]:
     """The nodes where the old graph would go on from a checkpoint and the new one would not."""
-    lost = _pending(old, at, partly=True) - _pending(new, at, partly=True)
+    lost = pending_nodes(old, at, partly=True) - pending_nodes(new, at, partly=True)
     heard = {channel for entry in new.values() for channel in entry["triggers"]}
     for _, channel, value in at.pending_writes or ():  # of tasks that ended beside one that waits
         if checkpoint_names.is_send(channel) and value.node in old and value.node not in new:
@@ -153,11 +153,6 @@ def check_renames(renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any],
             raise BadArgument(f"{rename}: the graph has no node {new!r}; it has {nodes}.")
 
 
-def pending_nodes(topology: Topology, at: CheckpointTuple) -> list[str]:
-    """The nodes where a graph goes on from a checkpoint."""
-    return sorted(_pending(topology, at))
-
-
 def subgraph(topology: Topology, ns: str) -> Topology | None:
     """The topology of the subgraph of a namespace, if it is still there."""
     for node, _ in checkpoint_names.namespace_nodes(ns):
@@ -168,7 +163,8 @@ def subgraph(topology: Topology, ns: str) -> Topology | None:
     return topology
 
 
-def _pending(topology: Topology, at: CheckpointTuple, partly: bool = False) -> set[str]:
+def pending_nodes(topology: Topology, at: CheckpointTuple, partly: bool = False) -> set[str]:
+    """The nodes where a graph goes on from a checkpoint."""
     found = _triggered(topology, at, partly)
     for send in checkpoint_names.pending_sends(at.checkpoint["channel_values"]):
         if send.node in topology:
