@@ -45,11 +45,11 @@ def blocking_iterator(
         try:
             while True:
                 try:
-                    yield self._run(_awaited(anext(found)))
+                    yield self.run(_awaited(anext(found)))
                 except StopAsyncIteration:
                     return
         finally:
-            self._run(_awaited(found.aclose()))
+            self.run(_awaited(found.aclose()))
 
     return functools.update_wrapper(iterate, method)
 
@@ -117,7 +117,7 @@ class LoopThread(BlockingCaller):
 
     def call(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
         with calling_from_node():
-            return self._run(method(self._owner, *args, **kwargs))
+            return self.run(method(self._owner, *args, **kwargs))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that uses this client, such as `evals.evaluate(…)`, and wait for it.
@@ -131,9 +131,6 @@ class LoopThread(BlockingCaller):
         Raises:
             Closed: The client was closed.
         """
-        return self._run(work)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         self._calls.add(work)
         if self._is_ended or self._loop.is_closed():
             work.close()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from enum import StrEnum
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from typing import (
     Any,
     Concatenate,
@@ -28,6 +28,7 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -307,8 +308,4 @@ def recorded(
 ) -> _Record:
     """Make a plan the effect `perdure.<name>` where a node calls it, for a verb whose effect has
     another signature. `keep` makes of its result what is recorded."""
-
-    def declare(plan: Callable[..., Any]) -> Any:
-        return Recorded(plan, name=name, keep=keep, verify=verify)
-
-    return declare
+    return cast(_Record, partial(Recorded, name=name, keep=keep, verify=verify))

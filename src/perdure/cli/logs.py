@@ -6,7 +6,6 @@ the message of an exception, can neither forge a record nor control a terminal.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import threading
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.errors import Unavailable
-from perdure.text import printable, printable_json, printable_lines
+from perdure.text import json_text, printable, printable_lines
 
 EVENTS = "perdure.events"
 
@@ -89,7 +88,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["error_kind"] = record.exc_info[0].__name__
-        return printable_json(json.dumps(line))
+        return json_text(line)
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -7,7 +7,6 @@ process that only answers or signals has not claimed the run, and its lines lack
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections import OrderedDict
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.commands.events import SEGMENT_ENDS
-from perdure.text import printable_json
+from perdure.text import json_text
 from perdure.types import EventKind
 from perdure.views.event_wording import safe_fields
 
@@ -84,7 +83,7 @@ class Logs:
         level = logging.WARNING if kind in WARNINGS else logging.INFO
         if self._logger.isEnabledFor(level):
             values = {name: _value(value) for name, value in line.items() if value is not None}
-            self._logger.log(level, "%s", _as_json(values) if self._json else _as_text(values))
+            self._logger.log(level, "%s", json_text(values) if self._json else _as_text(values))
 
     def _remember(self, kind: str, run_id: str, fields: Mapping[str, Any], at: datetime) -> _Driven:
         """What is known of the run, with what this event says of it."""
@@ -132,8 +131,4 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    return text if PLAIN.fullmatch(text) and text.isprintable() else _as_json(text)
-
-
-def _as_json(value: Any) -> str:
-    return printable_json(json.dumps(value))
+    return text if PLAIN.fullmatch(text) and text.isprintable() else json_text(text)
