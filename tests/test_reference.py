@@ -141,6 +141,13 @@ def test_the_first_line_of_a_commands_help_fits_the_list_of_commands() -> None:
         assert not rest or all(one.strip() for one in rest)
 
 
+def test_the_help_of_a_command_is_written_for_a_terminal_not_for_python() -> None:
+    python = re.compile(r"\braises?\b|\bawait\b|\b[Ii]n a node\b|\bRun\.|\bcall(ed)? it again\b")
+    for name, command in every_command().items():
+        texts = [command.help, *(getattr(one, "help", None) or "" for one in command.params)]
+        assert not any(map(python.search, texts)), name
+
+
 # -- settings
 
 VARIABLE = re.compile(r"\bPERDURE_[A-Z0-9_]+\b")

@@ -35,8 +35,8 @@ def doctor(at: At = None, *, json: Lines = False) -> None:
     that can never end, unused answers, gaps in a history, settled effects without an outcome,
     signals taken twice, and runs that should have been woken. It changes nothing, except that an
     old schema is migrated. Exits with 1 if it finds something: that is a bug in perdure, please
-    report it. One exception: perdure 0.1 could leave a run held after its last effect was settled;
-    `perdure retry RUN` lets it continue.
+    report it. One exception: an early version could leave a run held after its last effect was
+    settled; `perdure retry RUN` lets it continue.
     """
     with client_at(at) as client:
         diagnosis = client.blocking.doctor()

@@ -261,9 +261,9 @@ def command(function: Callable[..., Any]) -> click.Command:
 def build(
     name: str, callback: Any, params: list[click.Parameter], doc: str | None
 ) -> click.Command:
-    """A command, whose help is what a docstring says above its first section and examples."""
-    text = re.split(r"\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(doc or ""))[0]
-    paragraphs = [one.rstrip() for one in text.split("\n\n") if not one.startswith("    ")]
+    """A command, whose help is what a docstring says above its first example or section."""
+    text = re.split(r"\n(?=    |(?:Args|Returns|Raises):\n)", inspect.cleandoc(doc or ""))[0]
+    paragraphs = text.rstrip().split("\n\n")
     short = " ".join(paragraphs[0].split())
     if len(short) > LONGEST_SUMMARY:
         short = f"{re.split(r'[.,:;](?= )', short)[0].rstrip('.')}."

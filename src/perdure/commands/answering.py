@@ -223,18 +223,19 @@ def _was_made(wait_id: str, number: int | None) -> Plan[bool]:
 def answer(on: Connection, wait_id: str, value: Any, *, by: str | None = None) -> Plan[None]:
     """Answer a question that was asked of a person, and make its run due.
 
-    An answer is accepted once: if two people answer at the same time, the second call raises.
-    It is checked against the question's `response_schema`, or against what the asking
-    middleware accepts, before it is stored. This process needs no graph and no worker.
+    An answer is accepted once: if two people answer at the same time, the second is refused. It
+    is checked against the question's `response_schema`, or against what the asking middleware
+    accepts, before it is stored.
 
         await client.answer(wait.id, {"approved": True}, by="ada")
 
-    perdure does not check whether the person may answer: do that in your application.
+    This process needs no graph and no worker. perdure does not check whether the person may
+    answer: do that in your application.
 
     Args:
         wait_id: The id of the wait.
-        value: The answer, as `ask` returns it in the node. With a `response_schema`, data that
-            fits it.
+        value: The answer, which `ask` returns. It must fit the `response_schema`, if there is
+            one.
         by: Who answers, stored with the time. An `Actor` also records how and from which
             address.
 
@@ -264,17 +265,16 @@ def assign(
 ) -> Plan[None]:
     """Assign an open question to a person, or unassign it. Anyone may still answer it.
 
+    The change is recorded as an `assigned` event of the run.
+
         await client.assign(wait.id, "ana", by="ana")
         await client.assign(wait.id, "bo", by="bo", expected="ana")
 
-    The change is recorded as an `assigned` event of the run.
-
     Args:
         wait_id: The id of the wait.
-        to: Who is responsible for the question; nobody, without a name.
+        to: Who is responsible for the question. Without a name, it is unassigned.
         by: Who assigns it.
-        expected: Who the caller believes is assigned now. Pass it to take over someone else's
-            question.
+        expected: Who you believe is assigned now. Needed to take over someone else's question.
 
     Raises:
         AlreadyAssigned: The question is assigned to someone other than `by` and `expected`.
@@ -317,8 +317,8 @@ def withdraw(
 
     A failed or held run continues from its last step, and asks again. Effects that are
     done stay done: an effect that the node called with the old answer returns its recorded
-    outcome. An `update` or `goto` that came with the
-    answer is not taken back if the run has begun to apply it.
+    outcome. An `update` or `goto` that came with the answer is not taken back if the run has
+    begun to apply it.
 
         await client.withdraw(wait.id, by="ada", reason="a slip")
 

@@ -159,11 +159,10 @@ async def prune(
     thread without runs loses its checkpoints too. Effects with a business key stay, since they
     still prevent a second call. A child is kept until its parent has ended.
 
-        deleted = await client.prune(older_than=timedelta(days=30))
+    An interruption leaves every run whole. On D1, which needs several transactions for a large
+    run, it may leave one run `cancelled` and partly deleted; pruning again finishes it.
 
-    A process that dies in the middle leaves every run whole. On D1, which needs several
-    transactions for a large run, it may leave one run `cancelled` and partly deleted; pruning
-    again finishes it.
+        deleted = await client.prune(older_than=timedelta(days=30))
 
     Args:
         older_than: Delete only runs whose last change is older than this.
@@ -215,12 +214,12 @@ def erase(on: Connection, thread_id: str) -> Plan[dict[str, int]]:
     It deletes the thread's runs, checkpoints, events, questions, answers, signals, recorded
     reads, effects, scores, streamed output and outbox messages. Effects with a business key are
     deleted too, and then no longer prevent a second call. Child runs and forks have their own
-    threads: erase those as well.
+    threads: erase those as well. If it is interrupted, repeat it: that deletes the rest.
 
         await client.erase("customer-7")
         await client.scrub()
 
-    After a crash, the next call deletes the rest. Deleted bytes stay in the files of a database
+    Deleted bytes stay in the files of a database
     until it reuses the space, or `scrub` removes them, which `perdure erase` calls.
 
     Args:

@@ -172,18 +172,20 @@ def _find(on: Connection, token: str) -> Plan[tuple[QuestionLink, WaitRow]]:
 
 @verb()
 def link(on: Connection, wait_id: str, *, to: str, expires: timedelta = LASTS) -> Plan[str]:
-    """Return a URL where one person can answer a question, without signing in.
+    """Make a URL where one person can answer a question, without signing in.
 
     Send it by mail or chat. Opening it decides nothing. It works once, until it expires, for
     anyone who has it, and the answer is recorded under the name `to`, so send each person their
     own link. It is spent once the question has been answered in any way, even if that answer is
     withdrawn later.
 
+    `perdure serve`, or another server with the pages, must run at `PERDURE_PUBLIC_URL`. Every
+    server on the journal accepts the link. Needs the extra `server`.
+
         url = await client.link(wait.id, to="ana@example.com")
 
-    A server with the pages (`asgi(ui=True)`, or `perdure serve`) must run at `public_url`.
-    Links are signed with a secret in the journal, so every server on that journal accepts them.
-    Needs the extra `server`.
+    The other servers are those of `asgi(ui=True)`. `public_url` of the client or runtime may be
+    passed in place of the variable. Links are signed with a secret in the journal.
 
     Args:
         wait_id: The id of an open question.

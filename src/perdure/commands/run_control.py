@@ -219,11 +219,10 @@ def comment(
 ) -> Plan[None]:
     """Add a comment to the history of a run, even after its end.
 
-    It is stored as a `comment` event, and changes nothing else.
+    It is a `comment` event in the run's history, is shown on the run's page, and changes nothing
+    else.
 
         await client.comment(run.id, "Asked finance.", wait_id=wait.id, by="ana")
-
-    Comments appear in the history of the run, and on the pages of the server.
 
     Args:
         run_id: The id of the run.
@@ -303,18 +302,17 @@ async def cancel(
     step, or in the middle of the step once `grace` has passed: a coroutine is cancelled, and a
     thread that is blocked is abandoned, since Python cannot kill it; its writes are refused.
     Effects with a compensation are undone before the run ends, in reverse order; until a worker
-    has done so the run is `pending`. Children, and theirs, are cancelled in the same commit,
-    except those started with `on_parent_cancel="leave"`.
+    has done so the run is `pending`. If that worker dies, the next one finishes. Children, and
+    theirs, are cancelled in the same commit, except those that were told to continue.
 
         await client.cancel(run.id, reason="the customer left", by="ana")
 
-    If a process dies while effects are being undone, the next worker finishes the
-    cancellation.
+    The exceptions were started with `on_parent_cancel="leave"`.
 
     Args:
         run_id: The id of the run.
         grace: How long the current step may continue, 10 seconds by default.
-        reason: Why; it is in `Run.reason` and in the event.
+        reason: Why; kept with the run and in the event.
         by: Who cancels it; it is in the event.
 
     Returns:

@@ -207,10 +207,10 @@ def list_runs(
     Args:
         thread_id: Runs of this thread.
         parent_id: Children of this run. Not together with `thread_id`.
-        state: Runs in this state, or in one of several.
+        state: Runs in this state, or in any of several.
         graph: Runs of this graph, in any version.
-        metadata: Keys and values that the run's metadata must contain. Metadata is stored in a
-            blob that SQL cannot search, so runs are read until enough match.
+        metadata: Keys and values that the run's metadata must contain. SQL cannot search them,
+            so runs are read until enough match.
         since: Runs accepted at this time or later, with a time zone.
         until: Runs accepted before this time, with a time zone.
         after: The last run of the previous page.

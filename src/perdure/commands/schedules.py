@@ -266,15 +266,17 @@ async def schedule(
     and starts at most one run, however many workers there are and whenever one of them
     dies. The run has the key `name@time`, and its own thread, `schedule:name@time`. So two runs
     may overlap if the first takes a long time. Any worker or tick on the journal fires
-    schedules. It is safe to call this every time the application starts: with the same cron
-    expression and time zone the next slot is kept, and a disabled schedule stays disabled.
+    schedules.
+
+    When daylight saving skips the time of a daily slot, its run starts right after the jump.
+    When a time occurs twice, its run starts once, the first time.
 
         await client.schedule(
             "digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome"
         )
 
-    When daylight saving skips the time of a daily slot, its run starts right after the jump.
-    When a time occurs twice, its run starts once, the first time.
+    It is safe to call this every time the application starts: with the same cron expression and
+    time zone the next slot is kept, and a disabled schedule stays disabled.
 
     Args:
         name: The name of the schedule.
@@ -331,11 +333,9 @@ async def enable_schedule(on: Connection, name: str, *, enabled: bool = True) ->
     """Enable a schedule, starting with its next slot, or disable it.
 
     Slots that pass while it is disabled are never started. Calling `schedule` again does not
-    enable it.
+    enable it. Runs that it started are not affected.
 
         await client.enable_schedule("digest", enabled=False)
-
-    Runs that it started are not affected.
 
     Args:
         name: The name of the schedule.

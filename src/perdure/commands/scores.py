@@ -314,22 +314,22 @@ async def score(
 ) -> None:
     """Record how well a run did: a number, a category, or only a comment.
 
-    A run can be scored at any time, even weeks after its end or from another process. The score
-    and its event `scored` are one commit; nothing else about the run changes, not even
-    `updated_at`, so `prune` is not delayed. A later score with the same name, for the
+    A run can be scored at any time, even weeks after its end. A score is about the whole run,
+    unless one of `about`, `step` and `effect` is given. A later score with the same name, for the
     same part, replaces the earlier one; giving the same score again changes nothing. Scores are
     deleted with their run.
 
         await client.score(run.id, "replied", True, about="touch-2")
         await client.score(run.id, "tone", "too formal", effect=sent.key, by="ana")
 
-    A score is about the whole run, unless one of `about`, `step` and `effect` is passed.
+    The score and its event `scored` are one commit; nothing else about the run changes, not even
+    `updated_at`, so `prune` is not delayed.
 
     Args:
         run_id: The id of the run.
         name: The name of the score, up to 256 bytes.
-        value: A number or a `bool`, or text that names a category. Without a value the comment
-            is the score.
+        value: A number, true or false, or text that names a category. Without a value the
+            comment is the score.
         about: A part of the run, by a name of your choice.
         step: The step with this checkpoint id: `checkpoint` in the data of its event.
         effect: The effect with this key.

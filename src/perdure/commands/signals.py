@@ -53,13 +53,12 @@ def signal(
     """Send a named message to a thread. It is on disk when this returns, and delivered once.
 
     One wait of that name on the thread gets it, the oldest signal first. If no run waits for it
-    yet, it is kept for this run or a later one; the thread need not have a run. In a node this
-    is an effect: the signal is sent once.
+    yet, it is kept for this run or a later one; the thread need not have a run.
 
         await client.signal("order-1", "paid", {"amount": 12}, key="webhook-981")
 
     `perdure.wait_for` receives it; it also withdraws a question of `perdure.ask(…,
-    unless=name)`.
+    unless=name)`. In a node this is an effect: the signal is sent once.
 
     Args:
         thread_id: The thread.

@@ -356,8 +356,8 @@ async def start(
     """Accept a run. When this returns, the run is on disk, and workers will finish it.
 
     Input, context, config, metadata and tags are stored, and given to the graph again in each
-    segment. If the call was interrupted, call it again with the same `key`: it returns the run
-    that was accepted, or accepts it now.
+    segment. If this was interrupted, repeat it with the same `key`: it returns the run that was
+    accepted, or accepts it now.
 
         run = await client.start("campaign", {"to": "ada"}, key="ada-2026-05")
 
@@ -372,10 +372,10 @@ async def start(
             the thread of this graph and key.
         key: Idempotency key, up to 256 bytes. A key that was used on the thread returns the run
             it started, whatever else is passed, even a run of another graph. The same key
-            starts another run on another thread, or, without a `thread_id`, for another graph.
-        metadata: Data about the run, kept in `Run.metadata` and passed to the graph in its
-            config. `runs` can search it.
-        tags: Tags of the run, kept in `Run.tags` and passed to the graph in its config.
+            starts another run on another thread, or, without a thread, for another graph.
+        metadata: Data about the run, kept with it and passed to the graph in its config. `runs`
+            can search it.
+        tags: Tags of the run, kept with it and passed to the graph in its config.
         context: LangGraph's runtime context.
         config: LangGraph's config, such as `{"recursion_limit": 50, "configurable": {…}}`. It
             must not have `callbacks`, which cannot be stored: give those to the graph.
@@ -385,7 +385,7 @@ async def start(
         durability: When checkpoints are on disk: `auto`, `sync`, `async` or `exit`. By default
             that of the runtime that drives the run.
         multitask_strategy: What to do if the thread has a run that has not ended. `enqueue`
-            waits for its end. `reject` raises `ThreadBusy`. `interrupt` cancels that run and
+            waits for its end. `reject` starts nothing. `interrupt` cancels that run and
             keeps its checkpoints; if a worker drives it, it stops after its step, or after 10
             seconds. `rollback` does the same and deletes its checkpoints before the new run
             begins.
