@@ -18,7 +18,7 @@ from perdure.commands.runs import find_all
 from perdure.commands.signals import check_signal_name
 from perdure.commands.waits import TAKEN_BACK, Question, is_taken_back, is_time_up
 from perdure.effects.context import current
-from perdure.effects.task import configurable
+from perdure.effects.matching import configurable
 from perdure.errors import (
     BadArgument,
     Expired,

@@ -8,7 +8,8 @@ statement decides: "The life of an effect" in ARCHITECTURE.md.
     decorator     @perdure.effect: a call is recorded in a run, plain outside; effects by name; the
                   outbox, messages that are sent once their transaction is committed
     spec          the options of an effect, and its business keys
-    task          which run, task and attempt a call belongs to, and which record is its own
+    task          which run, task and attempt a call belongs to
+    matching      which record of a task is a call's own
     call          one call and its record: found, stored, brought to its outcome
     settlement    what to do with a call, from any state it is found in; how functions are called,
                   in either colour, and in a transaction

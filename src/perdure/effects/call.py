@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from perdure.commands import effect_payload, effects
 from perdure.commands.effect_payload import INJECTED
 from perdure.commands.effects import NOTHING_SAVED, EffectRow, How, Mark, Unconfirmed, UndoState
+from perdure.effects.matching import ALL, CallPosition, Match
 from perdure.effects.spec import EffectSpec
-from perdure.effects.task import ALL, CallPosition, Match, TaskContext, digest, effect_key
+from perdure.effects.task import TaskContext, digest, effect_key
 from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.names import random_number

@@ -18,9 +18,10 @@ from perdure.commands.effects import EffectRow, Owner, UndoState
 from perdure.commands.runs import RunRow
 from perdure.effects.call import Bound, Call
 from perdure.effects.decorator import EFFECTS, Effect
+from perdure.effects.matching import CallPosition
 from perdure.effects.settlement import settle
 from perdure.effects.spec import EffectSpec
-from perdure.effects.task import CallPosition, TaskContext
+from perdure.effects.task import TaskContext
 from perdure.errors import Closed, EffectHeld, Postponed, Unavailable, WriteLost
 from perdure.journal import Plan, Refused
 from perdure.journal.clock import Clock

@@ -26,10 +26,11 @@ from perdure.commands import messages
 from perdure.effects import simulation
 from perdure.effects.call import Bound, Call, ModelUsage
 from perdure.effects.context import current
+from perdure.effects.matching import CallPosition
 from perdure.effects.settlement import plain_call, settle
 from perdure.effects.simulation import check_unseen
 from perdure.effects.spec import ONCE, OPTIONS, THRICE, EffectSpec, business_key, make_spec
-from perdure.effects.task import CallPosition, TaskContext, current_task
+from perdure.effects.task import TaskContext, current_task
 from perdure.errors import BadArgument, NotInRun
 from perdure.journal import Statement
 from perdure.journal.names import check_text
