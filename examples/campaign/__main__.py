@@ -7,21 +7,16 @@ threads. Exit code 2: wrong usage, or nothing was done.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import perdure
-from perdure.errors import AnswerRefused
-from perdure.types import Wait
 
-from .agent import thread_of
 from .app import App, Plan, Unknown
 from .cadence import Cadence
 
@@ -110,35 +105,6 @@ def status() -> None:
 
 
 @commands.command()
-def drafts(name: str) -> None:
-    """Show the drafts that wait for a person."""
-    with App() as app:
-        for wait in _drafts(app, name):
-            print(_printable(f"--- touch {wait.value['touch']} to {wait.value['to']} ({wait.id})"))
-            if "problem" in wait.value:
-                print(_printable(f"! {wait.value['problem']}"))
-            print(_printable(f"{wait.value['subject']}\n\n{wait.value['body']}\n"))
-
-
-@commands.command()
-def approve(
-    name: str,
-    waits: Annotated[list[str], typer.Argument(metavar="WAIT...", help="As `drafts` shows them.")],
-    by: Annotated[str | None, typer.Option(help="Who approves. Default: $USER.")] = None,
-) -> None:
-    """Approve drafts by their ids. An id stands for the text that was shown: a draft that has since
-    been answered, withdrawn or rewritten is refused."""
-    with App() as app:
-        for wait in waits:
-            try:
-                decision = {"action": "approve"}
-                app.runtime.blocking.answer(wait, decision, by=by or os.environ.get("USER"))
-                print(f"{wait} approved")
-            except AnswerRefused as refused:
-                print(f"{wait} not approved: {refused}")
-
-
-@commands.command()
 def strays() -> None:
     """List mail that matches nothing. `remove` whoever wants no more mail."""
     with App() as app:
@@ -183,17 +149,6 @@ def inbound(
                 break
         if not imap:
             listener.stop()
-
-
-def _drafts(app: App, name: str) -> Iterator[Wait]:
-    mine, last = thread_of(app.campaign(name)["id"], 0)[:-1], None
-    while page := app.runtime.blocking.waits(kind="human", after=last, limit=500):
-        yield from (
-            wait
-            for wait in page
-            if wait.thread_id.startswith(mine) and wait.value["kind"] == "approval"
-        )
-        last = page[-1]
 
 
 def _printable(text: str) -> str:

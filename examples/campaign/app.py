@@ -8,7 +8,6 @@ one that was not told yet finds out by itself within six hours.
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 from dataclasses import dataclass, field
 from email.headerregistry import Address
@@ -223,8 +222,7 @@ class App:
 
         return [
             {
-                **{name: row[name] for name in ("id", "name", "state", "trouble")},
-                "gaps": json.loads(row["gaps"]),
+                **{name: row[name] for name in ("name", "state", "trouble")},
                 "members": of(members, row["id"]),
                 "touches": of(touches, row["id"]),
                 "prompts": {

@@ -66,12 +66,3 @@ def _reply(text: str, known: str) -> str:
 def _second_person(memory: str) -> str:
     verb, _, rest = memory.partition(" ")
     return f"{'are' if verb == 'is' else verb.removesuffix('s')} {rest}"
-
-
-def model_named(name: str) -> BaseChatModel:
-    """Return the scripted model, or one that LangChain knows: "anthropic:claude-sonnet-4-5"."""
-    if name == "scripted":
-        return ScriptedModel()
-    from langchain.chat_models import init_chat_model
-
-    return init_chat_model(name)

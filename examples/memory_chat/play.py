@@ -1,27 +1,35 @@
-"""The chat in its own process, which is killed with SIGKILL, with either executor.
+"""`python -m examples.memory_chat`: a chat agent is killed with SIGKILL, and remembers.
 
-The agent and its store are the same. Only the queue of reflections differs: in memory, or in the
-file.
+The same agent with LangMem's own executor runs next to it. The agent and its store are the same;
+only the queue of reflections differs: in memory, or in the file. Exit code 0: it remembers.
 """
 
+import argparse
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 import langmem
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.sqlite import SqliteStore
 from langmem import create_memory_store_manager
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 
 from examples.memory_chat.agent import NAMESPACE, build, open_chat, say
-from examples.memory_chat.model import model_named
+from examples.memory_chat.model import ScriptedModel
 
 USER = "ana"
+MONDAY = ["Hi, my name is Ana!", "I am allergic to peanuts.", "And last week I moved to Lisbon."]
+TUESDAY = "What do you know about me?"
+WHO = ("LangMem's executor", "perdure's executor")
 
 
 @dataclass(frozen=True)
@@ -31,13 +39,11 @@ class Setting:
     path: str
     rest: float
     """Seconds a conversation rests before the agent reflects on it."""
-    model: str = "scripted"
     stock: bool = False
     """Use LangMem's own executor."""
 
     def open(self) -> AbstractContextManager[tuple[Any, Any]]:
-        model = model_named(self.model)
-        return (_open_stock if self.stock else open_chat)(self.path, model, self.rest)
+        return (_open_stock if self.stock else open_chat)(self.path, ScriptedModel(), self.rest)
 
 
 @contextmanager
@@ -87,15 +93,13 @@ class Process:
 
     def __init__(self, setting: Setting) -> None:
         self._end, its_end = multiprocessing.Pipe()
-        self._process = processes().Process(target=_live, args=(setting, its_end), daemon=True)
+        processes = multiprocessing.get_context("forkserver")
+        processes.set_forkserver_preload([__name__])  # so a process starts at once
+        self._process = processes.Process(target=_live, args=(setting, its_end), daemon=True)
         self._process.start()
         its_end.close()
         self.pending: int = self._ask("pending")
         """Number of reflections it found at start-up."""
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid or 0
 
     def say(self, conversation: str, text: str) -> str:
         return str(self._ask((conversation, text)))
@@ -104,8 +108,7 @@ class Process:
         return int(self._ask("pending"))
 
     def memories(self) -> list[str]:
-        found: list[str] = self._ask("memories")
-        return found
+        return list(self._ask("memories"))
 
     def wait_until_rested(self, until: float, deadline: float = 30.0) -> None:
         """Wait until that time, and until no reflection is pending."""
@@ -126,8 +129,64 @@ class Process:
         return self._end.recv()
 
 
-def processes() -> ForkServerContext:
-    """Return a context whose processes have imported everything, so they start at once."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["__main__", "examples.memory_chat.play"])
-    return made
+# -- on the screen
+
+
+def play(console: Console, folder: Path, rest: float) -> int:
+    """Play the same conversation with both agents."""
+    settings = [
+        Setting(f"{folder}/langmem.db", rest, stock=True),
+        Setting(f"{folder}/perdure.db", rest),
+    ]
+    agents = [Process(setting) for setting in settings]
+    console.print("  [bold]Monday[/]")
+    for text in MONDAY:
+        _show_answers(console, agents, "monday", text)
+        time.sleep(0.4)
+    due = time.monotonic() + rest
+    before = [agent.count_pending() for agent in agents]
+    for agent in agents:
+        agent.kill()
+    console.print("  [red]✗ both killed with SIGKILL[/]\n\n  [bold]Tuesday[/]")
+
+    agents = [Process(setting) for setting in settings]
+    after = [agent.pending for agent in agents]
+    for agent in agents:
+        agent.wait_until_rested(due + 0.5)
+    memories = [agent.memories() for agent in agents]
+    _show_answers(console, agents, "tuesday", TUESDAY)
+    for agent in agents:
+        agent.kill()
+
+    table = Table.grid(padding=(0, 3))
+    for style in ("bold", "", ""):
+        table.add_column(style=style, justify="left" if style else "right")
+    table.add_row("", *(f"[bold]{who}[/]" for who in WHO))
+    table.add_row("Messages", *[str(len(MONDAY))] * 2)
+    table.add_row("Reflections pending at the kill", *map(str, before))
+    table.add_row("  found by the next process", *map(str, after))
+    table.add_row("Memories made of them", *(str(len(found)) for found in memories))
+    verdicts = ("remembers" if found else "has forgotten" for found in memories)
+    table.add_row("On Tuesday the agent", *verdicts)
+    console.print(Padding(table, (1, 2)))
+    return 0 if memories[1] else 1
+
+
+def _show_answers(console: Console, agents: list[Process], conversation: str, text: str) -> None:
+    """Send a message to both agents, and show what each answers."""
+    console.print(f"  [cyan]Ana: {text}[/]")
+    for who, agent in zip(WHO, agents, strict=True):
+        console.print(f"    [dim]{who}:[/] {agent.say(conversation, text)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.memory_chat", description=__doc__)
+    parser.add_argument("--rest", type=float, default=2.0, help="seconds before it reflects")
+    parser.add_argument("--folder", type=Path, help="folder for the database files")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="perdure-memory-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console(highlight=False)
+    console.print("\n[bold]A chat agent[/] makes memories of its conversations, in the background,")
+    console.print(f"when they have rested for {options.rest:g} s. It is killed before that.\n")
+    return play(console, folder, options.rest)

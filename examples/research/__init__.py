@@ -3,6 +3,5 @@
 agent     the agent: the code you would write
 model     the chat model it talks to, scripted, so that nothing leaves this machine
 site      the website it reads, on a local HTTP server that counts requests
-chaos     kills its worker processes with SIGKILL, and counts repeated calls
-__main__  `python -m examples.research`: all of it, on your screen
+chaos     `python -m examples.research`: kills its workers with SIGKILL, and counts repeated calls
 """

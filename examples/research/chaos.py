@@ -1,15 +1,17 @@
-"""Drive the agent in worker processes that are killed with SIGKILL, and count repeated calls.
+"""`python -m examples.research`: drive the agent in worker processes that are killed with SIGKILL.
 
 The counters are outside the killed processes: the website counts requests, and the model's bill
 counts calls, both by the key of the effect. After each kill the journal says which effects are
-recorded; from then on their counts must not grow.
+recorded; from then on their counts must not grow. Exit code 0: the report is there, and no count
+grew.
 """
 
+import argparse
 import asyncio
 import math
 import multiprocessing
-import os
 import random
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,14 +19,18 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
+from rich.console import Console
+
 import perdure
 from examples.research.agent import build
-from examples.research.site import Site
+from examples.research.site import Site, serve
 from perdure.execution.bound_graph import BoundGraph
 from perdure.types import EffectRecord, Run
 
 TAKEN = ("claimed", "recovered")
 """The events of a worker that takes a run."""
+DEADLINE = 120.0
+"""Seconds after which a run that does not end is given up."""
 QUESTION = "What is known about the lighthouses of this coast?"
 
 
@@ -57,36 +63,9 @@ def work(setting: Setting) -> None:
 
 def processes() -> ForkServerContext:
     """Makes processes that have imported everything already, so that one starts in no time."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["__main__", "examples.research.chaos"])
-    return made
-
-
-class Workers:
-    """One worker process at a time."""
-
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self.killed: list[int] = []
-        self.begin()
-
-    def begin(self) -> None:
-        self.now: ForkServerProcess = processes().Process(target=work, args=(self._setting,))
-        self.now.start()
-
-    @property
-    def pid(self) -> int:
-        return self.now.pid or 0
-
-    def kill(self) -> None:
-        self.now.kill()
-        self.now.join()
-        self.killed.append(self.pid)
-
-    def end(self) -> None:
-        """As a deploy would: with SIGTERM."""
-        self.now.terminate()
-        self.now.join(15)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__])
+    return context
 
 
 @dataclass
@@ -96,7 +75,7 @@ class Story:
     setting: Setting
     site: Site
     run: Run
-    killed: list[int] = field(default_factory=list)
+    kills: int = 0
     recorded: dict[str, int] = field(default_factory=dict)
     """By key: how often an effect had been called when a kill found it recorded."""
     effects: list[EffectRecord] = field(default_factory=list)
@@ -128,50 +107,107 @@ def play(
     *,
     kills: int,
     between: tuple[float, float],
-    seed: int = 0,
-    deadline: float = 120.0,
-    look: Callable[[Story, BoundGraph, Workers], None] = lambda *_: None,
+    seed: int,
+    say: Callable[[str], None],
 ) -> Story:
     """Follow a run to its end. Its worker is killed `kills` times, each so many seconds after it
     took the run, at random `between` two bounds."""
     chance = random.Random(seed)
+
+    def begin() -> ForkServerProcess:
+        process = processes().Process(target=work, args=(setting,))
+        process.start()
+        return process
+
     with perdure.Runtime(setting.journal) as rt:
-        graph, calls = setting.register(rt), rt.blocking
+        setting.register(rt)
+        calls = rt.blocking
         run = calls.start(
             "research",
             {"question": QUESTION, "folder": folder},
             thread_id="research-1",
             config={"max_concurrency": 4},
         )
-        story, workers = Story(setting, site, run), Workers(setting)
-        over, kill_at, seen = time.monotonic() + deadline, math.inf, 0
+        story, worker = Story(setting, site, run), begin()
+        over, kill_at, seen = time.monotonic() + DEADLINE, math.inf, 0
         try:
             while not story.run.ended and story.run.state != "held":
                 if time.monotonic() > over:
-                    raise TimeoutError(f"It is {story.run.state} after {deadline:g} s.")
-                if workers.now.exitcode is not None:
-                    raise RuntimeError(f"Worker {workers.pid} ended by itself; nobody killed it.")
+                    raise TimeoutError(f"It is {story.run.state} after {DEADLINE:g} s.")
+                if worker.exitcode is not None:
+                    raise RuntimeError(f"Worker {worker.pid} ended by itself; nobody killed it.")
                 time.sleep(0.01)
                 for event in calls.events(run.id, after=seen):
                     seen = event.n
-                    if event.kind in TAKEN and len(workers.killed) < kills:
+                    if event.kind in TAKEN and story.kills < kills:
                         kill_at = time.monotonic() + chance.uniform(*between)
                 is_time = time.monotonic() > kill_at
                 if is_time:
-                    workers.kill()
-                    kill_at, story.killed = math.inf, workers.killed
+                    worker.kill()
+                    worker.join()
+                    story.kills, kill_at = story.kills + 1, math.inf
                 story.run, story.effects = calls.get(run.id), calls.effects(run.id, limit=1000)
                 if is_time:
                     story.note_recorded()
-                    workers.begin()
-                look(story, graph, workers)
+                    dead, worker = worker, begin()
+                    recorded = f"{len(story.recorded)} pages and answers recorded"
+                    say(f"[red]✗ worker {dead.pid} killed[/] with {recorded}")
         finally:
-            workers.end()
+            worker.terminate()  # as a deploy would
+            worker.join(15)
         return story
 
 
-def report_of(story: Story) -> str:
-    """The text that was published; there is one file."""
-    path = Path(story.run.output["report"])
-    assert [name for name in os.listdir(path.parent) if name.endswith(".md")] == [path.name]
-    return path.read_text()
+def summary(story: Story) -> list[str]:
+    """The run in numbers, for a person."""
+    keys, calls, kept = story.site.keys, story.setting.calls(), story.kept
+    requests = sum(map(len, keys.values()))
+    return [
+        f"Worker killed {story.kills} times with SIGKILL",
+        f"Pages fetched: {len(keys)}, with {requests} requests; the others were cut off by a kill",
+        f"Model answers: {len(calls)}, with {calls.total()} calls; the others were cut off too",
+        f"Not made again: {kept['fetch']} requests and {kept['model']} model calls",
+        f"Recorded, yet repeated: {len(story.repeated)}",
+        f"[bold]Report[/] {story.run.output['report']}",
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.research", description=__doc__)
+    parser.add_argument("--kills", type=int, default=15, help="how often to kill its worker")
+    parser.add_argument("--seed", type=int, help="for the same random moments again")
+    parser.add_argument("--seconds", type=float, default=0.3, help="how long an answer takes")
+    parser.add_argument("--folder", type=Path, help="where journal and report go")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="perdure-research-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    seed = time.time_ns() % 1000 if options.seed is None else options.seed
+    console, began = Console(highlight=False), time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"  [dim]{time.monotonic() - began:5.1f} s[/]  {text}", soft_wrap=True)
+
+    console.print("\n[bold]A research agent[/] plans, reads forty pages, and writes a report.")
+    console.print(f"Its worker is killed with SIGKILL up to {options.kills} times, at random.\n")
+    with serve(options.seconds) as site:
+        journal, bill = f"sqlite:///{folder}/agents.db", f"{folder}/bill"
+        story = play(
+            Setting(journal, site.url, bill, options.seconds),
+            site,
+            str(folder),
+            kills=options.kills,
+            between=(0.5 * options.seconds, 5.5 * options.seconds),
+            seed=seed,
+            say=say,
+        )
+    if story.run.state != "done":
+        console.print(f"[red]The run is {story.run.state}[/]: {story.run.error}")
+        return 1
+    console.print(
+        "",
+        *summary(story),
+        f"[dim]The same moments again: --seed {seed}[/]\n",
+        sep="\n  ",
+        soft_wrap=True,
+    )
+    return 1 if story.repeated else 0

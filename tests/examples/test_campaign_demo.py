@@ -21,7 +21,6 @@ from examples.campaign.demo.conductor import Conductor, Result
 from examples.campaign.demo.months import Seen
 from examples.campaign.demo.plan import Contact, Plan, draw
 from examples.campaign.demo.postoffice import PostOffice
-from examples.campaign.demo.screen import Screen
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "examples.campaign.demo", "--contacts", "3", "--seed", "5"]
@@ -145,7 +144,6 @@ def as_planned(plan: Plan) -> dict[int, Seen]:
     return {
         one.id: Seen(
             status=one.manner.ends,
-            touches={},
             sent={},
             held=one.manner.held,
             since=0,
@@ -166,14 +164,13 @@ def judged(
 ) -> Result:
     """What a judge says when the post office has taken these mails."""
     played: Any = Played(seen or as_planned(plan))
-    screen = Screen(Console(file=io.StringIO()), plan, "", 0)
     clock: Any = type("Clock", (), {"now": lambda _: 0})()
     with PostOffice() as office:
         for contact, touch in mails:
             text = f"Message-ID: {played.message_id(contact, touch)}\r\n\r\nHello\r\n"
             with smtplib.SMTP("127.0.0.1", office.smtp_port, "localhost") as smtp:
                 smtp.sendmail("ana@sender.example", contact.address, text)
-        conductor = Conductor(plan, played, office, clock, screen)
+        conductor = Conductor(plan, played, office, clock, Console(file=io.StringIO()))
         conductor._ended_at, conductor._paused = ended_at or {}, paused
         return conductor.judge()
 
@@ -213,12 +210,3 @@ def test_a_mail_of_a_paused_campaign_is_wrong() -> None:
         len(one.manner.touches) for one in plan.contacts if not one.manner.reviewed
     )
     assert "Ana: 6 mails were sent by a paused campaign." in found.wrong
-
-
-# -- the screen
-
-
-# -- the plan
-
-
-# -- the processes

@@ -14,15 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from langgraph.store.sqlite import SqliteStore
 
-from examples.memory_chat.__main__ import MONDAY, TUESDAY
 from examples.memory_chat.agent import open_chat, say
 from examples.memory_chat.model import ScriptedModel, facts_in
-from examples.memory_chat.play import USER, Process, Setting
+from examples.memory_chat.play import MONDAY, TUESDAY, USER, Process, Setting
 from perdure.types import State
 
 ROOT = Path(__file__).parents[2]
@@ -132,26 +130,18 @@ def test_with_langmems_own_executor_it_remembers_if_nobody_kills_it(tmp_path: Pa
 # -- on the screen
 
 
-def played(*options: str, folder: Path, **how: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "examples.memory_chat", "--folder", str(folder), *options],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "COLUMNS": "80"},
-        **how,
-    )
-
-
 @pytest.mark.slow
 def test_the_example_ends_right_and_tells_what_happened(tmp_path: Path) -> None:
-    with played("--rest", str(REST), folder=tmp_path) as process:
-        output, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0, ""), output
-    assert max(map(len, output.splitlines())) <= 80
-    lines = [" ".join(line.split()) for line in output.splitlines()]
+    played = subprocess.run(
+        [sys.executable, "-m", "examples.memory_chat", f"--folder={tmp_path}", f"--rest={REST}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert (played.returncode, played.stderr) == (0, ""), played.stdout
+    lines = [" ".join(line.split()) for line in played.stdout.splitlines()]
     assert "found by the next process 0 1" in lines
     assert "Memories made of them 0 3" in lines
     assert "On Tuesday the agent has forgotten remembers" in lines

@@ -25,7 +25,6 @@ from examples.campaign.demo.months import Campaign
 from examples.campaign.demo.plan import Contact, Manner, Plan
 from examples.campaign.demo.play import START
 from examples.campaign.demo.postoffice import Fault, Moment, PostOffice, Reply
-from examples.campaign.demo.screen import Screen
 
 STOP = START + timedelta(days=17, hours=9)
 """A Thursday, in the third week."""
@@ -86,8 +85,7 @@ def lived(folder: Path, seed: int = 7) -> Iterator[tuple[App, SharedClock]]:
         office = stack.enter_context(PostOffice(month.faults))
         campaign = stack.enter_context(Campaign(month, folder, office, clock))
         nothing = Console(file=io.StringIO(), force_terminal=False)
-        screen = stack.enter_context(Screen(nothing, month, "", clock.now()))
-        conductor = Stopped(month, campaign, office, clock, screen)
+        conductor = Stopped(month, campaign, office, clock, nothing)
         office.on = conductor.reached
         warm_up()
         campaign.staff()

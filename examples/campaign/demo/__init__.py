@@ -6,6 +6,5 @@ plan          what happens in the month, drawn from a seed
 conductor     makes it happen, and judges the result
 crew          worker processes that are killed
 months        the campaign application as the conductor sees it; stock: the same without perdure
-screen        what a viewer sees
 play d1       the demos
 """

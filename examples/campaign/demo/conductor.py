@@ -16,12 +16,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
+from perdure.times import moment as moment_of
+
 from ..refusals import Stage
 from .clock import SharedClock
 from .months import Campaign, Month, Seen, incoming_mail
 from .plan import PERSON, Contact, Plan, Says
 from .postoffice import Mail, Moment, PostOffice, Reply
-from .screen import Screen
 
 CAME_IN = {
     "reply": "replies",
@@ -34,6 +38,16 @@ OUTAGES = (
     Reply("553 5.7.1 Sender address rejected: not owned by user", Stage.SENDER),
 )
 """What the mail server says to everybody, until a person has fixed it."""
+
+MARKS = {
+    "kill": ("✗", "red"),
+    "sent": ("●", "green"),
+    "bad": ("‼", "bold red"),
+    "in": ("←", "magenta"),
+    "person": ("◐", "yellow"),
+    "mail": (" ", "dim"),
+}
+"""How a viewer sees what happens."""
 
 Action = tuple[int, tuple[Any, ...], Callable[[], bool]]
 """When, what it is, and how to do it."""
@@ -88,14 +102,14 @@ class Conductor:
         month: Month,
         office: PostOffice,
         clock: SharedClock,
-        screen: Screen,
+        console: Console,
         *,
         pace: float = 0.4,
         leap: timedelta = timedelta(0),
         patience: float = 150.0,
     ) -> None:
         self._plan, self._month, self._office = plan, month, office
-        self._clock, self._screen = clock, screen
+        self._clock, self._console, self._began = clock, console, time.monotonic()
         self._pace, self._leap, self._patience = pace, leap, patience
         self._by_address = {one.address: one for one in plan.contacts}
         self._lock = threading.Lock()
@@ -113,6 +127,10 @@ class Conductor:
         self.over = False
         """Whether the kills are over."""
         self.seen: dict[int, Seen] = {}
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
 
     # -- the mail server tells
 
@@ -147,10 +165,8 @@ class Conductor:
         """Report a mail that should not have been sent."""
         times = sum(one.message_id == mail.message_id for one in self._office.log)
         if times > 1:
-            self._screen.mark(contact.id, touch, str(times))
             self._report("bad", f"{contact.name} gets touch {touch}, and now has it {times} times")
         elif contact.id in self._ended_at:
-            self._screen.mark(contact.id, touch, "!")
             self._report("bad", f"{contact.name} gets touch {touch} after a reply")
 
     # -- the month
@@ -159,7 +175,7 @@ class Conductor:
         """Run from the first touch until nothing is left to happen."""
         chance = self._plan.chance()
         next_kill = time.monotonic() + chance.uniform(*self._month.pause)
-        while self._screen.seconds < self._patience:
+        while self.seconds < self._patience:
             began = time.monotonic()
             self.look()
             self._month.crew.check()
@@ -213,7 +229,6 @@ class Conductor:
     def look(self) -> None:
         """Read the state of each contact, and show what is new."""
         before, self.seen = self.seen, self._month.look()
-        self._screen.show(self._clock.now(), self._month.crew.killed, self.seen)
         for contact in self._plan.contacts:
             old, new = before.get(contact.id), self.seen[contact.id]
             for step in sorted(new.sent.keys() - (old.sent.keys() if old else set())):
@@ -278,7 +293,9 @@ class Conductor:
             self._report("kill", f"{self._month.crew.name(pid)} killed, at random")
 
     def _report(self, kind: str, text: str) -> None:
-        self._screen.event(self._clock.now(), kind, text)
+        mark, style = MARKS[kind]
+        line = Text(f"  {moment_of(self._clock.now()):%a %d %b %H:%M}  ", "dim")
+        self._console.print(line.append(f"{mark} {text}", style), soft_wrap=True)
 
     # -- the judge
 
@@ -290,7 +307,7 @@ class Conductor:
             decided=self._decided.total(),
             killed=self._month.crew.killed,
             by_plan=self._by_plan,
-            seconds=self._screen.seconds,
+            seconds=self.seconds,
         )
         mails: dict[str, list[Mail]] = {one.address: [] for one in self._plan.contacts}
         for mail in self._office.log:

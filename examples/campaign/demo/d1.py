@@ -28,7 +28,7 @@ from .conductor import Result
 from .crew import Crew, host, warm_up
 from .months import Campaign
 from .plan import Plan
-from .play import arguments, month, play
+from .play import arguments, figures, month, play, show
 from .postoffice import HOST, PostOffice
 
 PAUSE = 0.2
@@ -118,25 +118,15 @@ def _on_d1(on: Console, plan: Plan, folder: Path) -> Result:
         people = f"{len(plan.contacts)} people"
         title = f"perdure on D1: a month of mail to {people}, host and workerd killed"
         result = month(begin, title, plan, folder / "month", on, patience=240.0)
-        _summary(on, plan, result, months[0])
+        crew = months[0].mortals
+        more = {
+            "problems found by perdure doctor": str(result.unsound),
+            "hosts killed": str(result.killed - crew.outages),
+            "workerd killed": str(crew.outages),
+            "crons answered": str(months[0].crons["answered"]),
+        }
+        show(on, plan, {"perdure on D1": figures(result) | more})
     return result
-
-
-def _summary(on: Console, plan: Plan, result: Result, month: OnD1) -> None:
-    crew = month.mortals
-    on.print(f"one month on D1, {len(plan.contacts)} contacts, seed {plan.seed}")
-    for name, value in (
-        ("touches sent", f"{result.sent} of {result.touches}"),
-        ("duplicates", result.duplicates),
-        ("sends after a reply", result.after_reply),
-        ("threads in the right final state", f"{result.right} of {len(plan.contacts)}"),
-        ("problems found by perdure doctor", result.unsound),
-        ("hosts killed", result.killed - crew.outages),
-        ("workerd killed", crew.outages),
-        ("crons answered", month.crons["answered"]),
-        ("seconds", f"{result.seconds:.0f}"),
-    ):
-        on.print(f"  {name:36} {value:>10}")
 
 
 if __name__ == "__main__":

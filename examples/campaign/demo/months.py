@@ -41,8 +41,6 @@ class Seen:
 
     status: str
     """`active`, or how it ended."""
-    touches: dict[int, str]
-    """The status of each touch."""
     sent: dict[int, int]
     """When each was sent, as the engine noted it."""
     held: int | None
@@ -144,7 +142,6 @@ class Campaign:
             run, wait = runs[number], waits.get(number)
             seen[number] = Seen(
                 status=status[ids],
-                touches={row["step"]: row["status"] for row in mine[ids]},
                 sent={
                     row["step"]: row["sent_at"] for row in mine[ids] if row["sent_at"] is not None
                 },
@@ -278,7 +275,6 @@ class Stock:
             ]
             seen[row["id"]] = Seen(
                 status=row["status"],
-                touches={touch["step"]: touch["status"] for touch in mine},
                 sent={t["step"]: t["sent_at"] for t in mine if t["sent_at"] is not None},
                 held=held[0]["step"] if held and row["due_at"] is None else None,
                 since=held[0]["drafted_at"] if held else 0,

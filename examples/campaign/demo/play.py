@@ -35,7 +35,6 @@ from .crew import warm_up
 from .months import Campaign, Month, Stock
 from .plan import Plan, draw
 from .postoffice import PostOffice
-from .screen import Screen, console
 
 if importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
     raise ModuleNotFoundError(name="langgraph-checkpoint-sqlite")
@@ -60,8 +59,8 @@ def month(
         office = stack.enter_context(PostOffice(plan.faults, late=1.2))
         engine: Month = begin(plan, folder, office, clock)
         stack.enter_context(engine)
-        screen = stack.enter_context(Screen(on, plan, title, clock.now()))
-        conductor = Conductor(plan, engine, office, clock, screen, **options)
+        on.print(f"{title}\n", style="bold")
+        conductor = Conductor(plan, engine, office, clock, on, **options)
         office.on = conductor.reached
         engine.staff()
         stack.callback(engine.crew.end)
@@ -82,24 +81,26 @@ def arguments(description: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--contacts", type=int, default=5, help="3 to 10")
     parser.add_argument("--seed", type=int, help="the same one gives the same month")
-    parser.add_argument("--plain", action="store_true", help="lines, no live display")
+    parser.add_argument("--plain", action="store_true", help="no colours")
     return vars(parser.parse_args())
 
 
 def play(
-    show: Callable[[Console, Plan, Path], Result], contacts: int, seed: int | None, *, plain: bool
+    demo: Callable[[Console, Plan, Path], Result], contacts: int, seed: int | None, *, plain: bool
 ) -> int:
     """Show a demo, and clean up. 0: perdure's figures are right; 1: they are not; 2: wrong use."""
     if not 3 <= contacts <= 10:
         print(f"The demo writes to 3 to 10 contacts, not to {contacts}.", file=sys.stderr)
         return 2
-    on = console(plain=plain)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    on = Console(no_color=plain, highlight=False, width=None if sys.stdout.isatty() else 100)
     plan = draw(random.randrange(10_000) if seed is None else seed, contacts)
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, _ends_well():
         folder = Path(name)
         logging.basicConfig(filename=folder / "log", level=logging.WARNING, force=True)
         try:
-            result = show(on, plan, folder)
+            result = demo(on, plan, folder)
         except KeyboardInterrupt:
             on.print("Interrupted; everything is cleaned up.")
             return 130
@@ -127,35 +128,7 @@ def _beside_stock(on: Console, plan: Plan, folder: Path) -> Result:
     ours = month(Campaign, title, plan, folder / "perdure", on)
     title = "The same month with stock LangGraph and its SQLite saver"
     stock = month(Stock, title, plan, folder / "stock", on)
-    _summary(on, plan, ours, stock)
-    return ours
-
-
-def _summary(on: Console, plan: Plan, ours: Result, stock: Result) -> None:
-    """The figures, side by side."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
-    table.add_column(f"one month, {len(plan.contacts)} contacts, seed {plan.seed}")
-    table.add_column("perdure", justify="right", style="bold")
-    table.add_column("stock LangGraph", justify="right")
-
-    def bad(count: int) -> str:
-        return f"[red]{count}[/red]" if count else f"[green]{count}[/green]"
-
-    rows: list[tuple[str, Callable[[Result], str]]] = [
-        ("touches sent", lambda one: f"{one.sent} of {one.touches}"),
-        ("duplicates", lambda one: bad(one.duplicates)),
-        ("sends after a reply", lambda one: bad(one.after_reply)),
-        ("replies, bounces, unsubscribes honoured", lambda one: f"{one.honoured} of {one.endings}"),
-        ("drafts decided by a person", lambda one: str(one.decided)),
-        ("drafts still held at the end", lambda one: f"{one.held} of {one.should_be_held}"),
-        ("threads in the right final state", lambda one: f"{one.right} of {len(plan.contacts)}"),
-        ("processes killed", lambda one: str(one.killed)),
-        ("  of those in the middle of a send", lambda one: str(one.by_plan)),
-        ("seconds", lambda one: f"{one.seconds:.0f}"),
-    ]
-    for name, value in rows:
-        table.add_row(name, value(ours), value(stock))
-    on.print(table)
+    show(on, plan, {"perdure": figures(ours), "stock LangGraph": figures(stock)})
     on.print(
         "Counted by the mail server's own log. Stock LangGraph runs the same graph with its "
         "SQLite saver and durability='sync', is resumed where it left off, and is killed at "
@@ -164,6 +137,34 @@ def _summary(on: Console, plan: Plan, ours: Result, stock: Result) -> None:
         "it sends again. It sees a reply that arrives during a send too late.\n",
         style="dim",
     )
+    return ours
+
+
+def figures(result: Result) -> dict[str, str]:
+    """How a month went, in figures."""
+    return {
+        "touches sent": f"{result.sent} of {result.touches}",
+        "duplicates": str(result.duplicates),
+        "sends after a reply": str(result.after_reply),
+        "replies, bounces, unsubscribes honoured": f"{result.honoured} of {result.endings}",
+        "drafts decided by a person": str(result.decided),
+        "drafts still held at the end": f"{result.held} of {result.should_be_held}",
+        "threads in the right final state": f"{result.right} of {len(result.plan.contacts)}",
+        "processes killed": str(result.killed),
+        "  of those in the middle of a send": str(result.by_plan),
+        "seconds": f"{result.seconds:.0f}",
+    }
+
+
+def show(on: Console, plan: Plan, columns: dict[str, dict[str, str]]) -> None:
+    """The figures of one engine, or of several side by side."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column(f"one month, {len(plan.contacts)} contacts, seed {plan.seed}")
+    for engine in columns:
+        table.add_column(engine, justify="right")
+    for rows in zip(*(column.items() for column in columns.values()), strict=True):
+        table.add_row(rows[0][0], *(value for _, value in rows))
+    on.print(table)
 
 
 @contextlib.contextmanager

@@ -267,7 +267,7 @@ def demo(*, contacts: int = 5, seed: int | None = None, plain: bool = False) -> 
     Args:
         contacts: Number of contacts, 3 to 10.
         seed: Seed of replies and failures; by default a random one.
-        plain: Print lines instead of a live display.
+        plain: Print no colours.
     """
     if contacts not in CONTACTS:
         raise BadArgument(f"--contacts {contacts}: use 3 to 10.")
