@@ -55,7 +55,7 @@ def main() -> None:
         if args.only:
             _print(*_measure(args.only, bench))
             return
-        for page in args.pages or PAGES:
+        for page in PAGES:
             found, machine = _measure(list(PAGES[page]), bench)
             if printed:
                 _print(found, machine)
@@ -86,11 +86,7 @@ def _names(words: str) -> list[str]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds, to see that it runs")
-    some = parser.add_mutually_exclusive_group()
-    some.add_argument(
-        "--pages", nargs="+", choices=PAGES, metavar="NAME", default=[], help="write only these"
-    )
-    some.add_argument(
+    parser.add_argument(
         "--only",
         nargs="+",
         type=_names,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -46,42 +44,28 @@ class Line:
 
 
 def main() -> None:
-    arguments = _arguments()
+    parser = argparse.ArgumentParser(prog="python -m matrix", description=__doc__)
+    parser.add_argument("--limit", type=int, metavar="N", help="print N points of each; write none")
+    limit: int | None = parser.parse_args().limit
     lines: list[Line] = []
     begun = time.monotonic()
-    with _databases(arguments.only_sqlite) as urls:
-        for shape in arguments.shapes or SHAPES:
+    with local_postgres() as server:
+        urls = {"SQLite": None, "PostgreSQL": server.database()}
+        for shape in SHAPES:
             for database, url in urls.items():
                 for driver, options in DRIVERS.items():
                     if options.get("resume") == "input" and shape == "loop":
                         continue  # the input again is a new run, which asks again: no comparison
-                    lines.append(_test(shape, database, url, driver, options, arguments))
+                    lines.append(_test(shape, database, url, driver, options, limit))
                 if shape == "branches" and database == "SQLite":
-                    lines.append(_dbos(arguments))
-    text = render(lines, time.monotonic() - begun, arguments.limit)
-    if (arguments.shapes or arguments.limit or arguments.only_sqlite) and not arguments.write:
+                    found = dbos_trials.counts(1 if limit else 3, os.cpu_count() or 1)
+                    lines.append(Line(shape, database, f"DBOS {version('dbos')}", found))
+    text = render(lines, time.monotonic() - begun, limit)
+    if limit:
         print(text)
     else:
         write_section("crash matrix", text)
         print(f"{PAGE.name} is written.")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m matrix", description=__doc__)
-    parser.add_argument("shapes", nargs="*", choices=[*SHAPES, []], help="default: all")
-    parser.add_argument("--limit", type=int, metavar="N", help="points of each; default: all")
-    parser.add_argument("--write", action="store_true", help="write the section also with a limit")
-    parser.add_argument("--only-sqlite", action="store_true", help="leave PostgreSQL out")
-    return parser.parse_args()
-
-
-@contextlib.contextmanager
-def _databases(only_sqlite: bool) -> Iterator[dict[str, str | None]]:
-    if only_sqlite:
-        yield {"SQLite": None}
-        return
-    with local_postgres() as server:
-        yield {"SQLite": None, "PostgreSQL": server.database()}
 
 
 def _test(
@@ -90,22 +74,16 @@ def _test(
     url: str | None,
     driver: str,
     options: dict[str, Any],
-    arguments: argparse.Namespace,
+    limit: int | None,
 ) -> Line:
     agent, given = f"matrix.graphs:{shape}", INPUTS[shape]
-    report = CrashTest(agent, given, url=url, limit=arguments.limit, **options).run()
+    report = CrashTest(agent, given, url=url, limit=limit, **options).run()
     found = counts(report.trials)  # of those killed in recovery too
     found |= {"trials": len(report.trials), "points": len(report.points)}
     print(f"{shape}, {database}, {driver}: {found}", *report.findings, sep="\n  ", flush=True)
     if driver == "perdure" and not report.ok:
         print(report)
     return Line(shape, database, driver, found)
-
-
-def _dbos(arguments: argparse.Namespace) -> Line:
-    rounds = 1 if arguments.limit else 3
-    found = dbos_trials.counts(rounds, os.cpu_count() or 1)
-    return Line("branches", "SQLite", f"DBOS {version('dbos')}", found)
 
 
 def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:

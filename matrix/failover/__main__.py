@@ -60,12 +60,8 @@ def main() -> None:
     shared = Path("/dev/shm")  # syncs are made, and cost nothing
     place = shared if shared.is_dir() else None
     with contextlib.ExitStack() as stack:
-        if arguments.keep:
-            home = arguments.keep.absolute()
-            home.mkdir()
-        else:
-            folder = tempfile.TemporaryDirectory(prefix="perdure-failover-", dir=place)
-            home = Path(stack.enter_context(folder))
+        folder = tempfile.TemporaryDirectory(prefix="perdure-failover-", dir=place)
+        home = Path(stack.enter_context(folder))
         stack.enter_context(contextlib.suppress(KeyboardInterrupt))
         cluster = Cluster(home)
         stack.callback(cluster.close)
@@ -115,7 +111,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m matrix.failover", description=__doc__)
     parser.add_argument("--changes", type=int, default=21, metavar="N")
     parser.add_argument("--seed", default="1", help="of the order of the faults; any text")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for data and logs, kept")
     parser.add_argument("--write", action="store_true", help="write the page")
     return parser.parse_args()
 

@@ -22,6 +22,9 @@ from matrix.kills.process import ForkServer
 from matrix.kills.scenarios import SCENARIOS
 from perdure.testing.postgres import local_postgres
 
+HASH_SEEDS = 3
+"""Orders of sets that processes have."""
+
 
 def main() -> None:
     arguments = _arguments()
@@ -29,13 +32,14 @@ def main() -> None:
         sys.exit("Kills at single I/O operations need Linux 5.5 or newer, on x86-64 or ARM64.")
     begun = time.monotonic()
     trials: list[Trial] = []
-    wanted = {"SQLite": arguments.sqlite, "PostgreSQL": arguments.postgres}
-    scenarios = arguments.scenarios or list(SCENARIOS)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
-        slots = stack.enter_context(fork_servers(arguments.jobs, arguments.hash_seeds))
-        for database in stack.enter_context(_databases(wanted)):
-            for scenario in scenarios:
-                kills = wanted[database.name] // len(scenarios)
+        slots = stack.enter_context(fork_servers(os.cpu_count() or 1, HASH_SEEDS))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-kills-"))
+        files = SqliteFiles(Path(folder))
+        server = PostgresDatabases(stack.enter_context(local_postgres(fsync=False)))
+        for database, wanted in ((files, arguments.sqlite), (server, arguments.postgres)):
+            for scenario in SCENARIOS:
+                kills = wanted // len(SCENARIOS)
                 kill(scenario, database, kills, slots, arguments.seed, trials)
     table = "\n".join(_table(trials))
     print(f"\n{table}\n")
@@ -48,14 +52,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m matrix.kills", description=__doc__)
-    parser.add_argument("scenarios", nargs="*", choices=[*SCENARIOS, []], help="default: both")
     parser.add_argument("--sqlite", type=int, default=2000, metavar="N", help="kills on SQLite")
     parser.add_argument("--postgres", type=int, default=300, metavar="N", help="on PostgreSQL")
     parser.add_argument("--seed", default="1", help="of the draw of operations; any text")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument(
-        "--hash-seeds", type=int, default=3, metavar="N", help="orders of sets that processes have"
-    )
     parser.add_argument("--write", action="store_true", help="write the section")
     return parser.parse_args()
 
@@ -69,20 +68,6 @@ def fork_servers(jobs: int, hash_seeds: int) -> Iterator[list[list[ForkServer]]]
     finally:
         for server in (server for servers in slots for server in servers):
             server.close()
-
-
-@contextlib.contextmanager
-def _databases(wanted: dict[str, int]) -> Iterator[Iterator[Database]]:
-    with contextlib.ExitStack() as stack:
-
-        def opened() -> Iterator[Database]:
-            if wanted["SQLite"]:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-kills-"))
-                yield SqliteFiles(Path(folder))
-            if wanted["PostgreSQL"]:
-                yield PostgresDatabases(stack.enter_context(local_postgres(fsync=False)))
-
-        yield opened()
 
 
 def kill(
