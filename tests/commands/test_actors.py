@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from perdure import Redaction
-from perdure.commands.events import actor_data
 from perdure.types import Actor, Event, State
-from perdure.views.event_wording import view_event
 from tests.contract.test_events import last
 from tests.support.agents import Log, chain, opened
 from tests.support.commands import main
@@ -30,22 +25,6 @@ def test_an_actor_is_its_name() -> None:
     assert type(str(ANA)) is str
     for made in (copy.copy(ANA), copy.deepcopy(ANA), pickle.loads(pickle.dumps(ANA))):
         assert (made, made.via, made.address) == ("ana", "browser", "10.0.0.7")
-
-
-@pytest.mark.parametrize(
-    ("by", "data"),
-    [
-        (None, {}),
-        ("ana", {"by": "ana"}),
-        (Actor("ana"), {"by": "ana"}),
-        (Actor(via="link"), {"via": "link"}),
-        (ANA, SAID),
-    ],
-)
-def test_unknown_parts_of_an_actor_are_left_out(by: str | None, data: dict[str, str]) -> None:
-    found = actor_data(by)
-    assert found == data
-    assert all(type(text) is str for text in found.values())
 
 
 def who(event: Event) -> dict[str, Any]:
@@ -121,15 +100,3 @@ async def test_decisions_by_commands_are_marked_as_such(sqlite_url: str, capsys:
         capsys.readouterr()
         assert await asyncio.to_thread(main, ["show", run.id, "--at", sqlite_url]) == 0
         assert "retried by ana (command line)" in capsys.readouterr().out
-
-
-def test_an_event_is_worded_with_the_way_it_came() -> None:
-    def words(data: dict[str, Any], kind: str = "answer") -> str:
-        return view_event(Event(1, datetime.now(UTC), kind, data)).text
-
-    assert words(SAID) == "answered by ana (browser, 10.0.0.7)"
-    assert words({"by": "ana"}) == "answered by ana"
-    assert words({"via": "link"}) == "answered (link)"
-    assert words({**SAID, "reason": "late"}, "paused") == (
-        "paused by ana (browser, 10.0.0.7): late"
-    )

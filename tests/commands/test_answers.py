@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 
 import pytest
-from langgraph.types import Command, interrupt
+from langgraph.types import interrupt
 from pydantic import BaseModel, field_validator
 
 import perdure
@@ -28,7 +28,6 @@ from tests.support.waiters import (
     chain,
     drive,
     healthy,
-    kinds,
     listening,
     log_of,
     only_wait,
@@ -211,25 +210,6 @@ async def test_nobody_answers_a_run_that_was_cancelled(url: str) -> None:
 # -- other ways to answer
 
 
-async def test_an_answer_survives_a_segment_that_fails_with_it() -> None:
-    failing = [True, True]
-
-    def node(state: Log) -> Log:
-        answer = perdure.ask("q")
-        if failing and failing.pop():
-            raise OSError("the far side is away")
-        return {"log": [answer]}
-
-    async with healthy() as rt:
-        run = await begin(rt, chain(node))
-        await rt.answer((await only_wait(rt, run)).id, {"ok": 1})
-        for _ in range(3):
-            await drive(rt)
-            rt.clock.advance(HOUR)
-        assert await log_of(rt, run) == [{"ok": 1}]
-        assert await kinds(rt, run, "answer", "failed") == ["answer", "failed", "failed"]
-
-
 async def test_a_run_that_failed_and_is_retried_asks_what_it_had_asked() -> None:
     failing = [True]
 
@@ -257,20 +237,6 @@ async def test_a_run_that_failed_and_is_retried_asks_what_it_had_asked() -> None
         await rt.answer(wait.id, 2)
         await drive(rt)
         assert sorted(map(str, await log_of(rt, run))) == ["('q', 2)", "1"]
-
-
-async def test_a_bound_graph_is_answered_by_a_command_as_before(url: str) -> None:
-    async with healthy(url) as rt:
-        bound = rt.register(side_by_side(asking("q"), asking("r", "again")), name="g")
-        config: Any = {"configurable": {"thread_id": "t"}}
-        asked = (await bound.ainvoke({"log": []}, config))["__interrupt__"]
-        found = await rt.waits()
-        assert {one.id for one in asked} == {wait.interrupt_id for wait in found}
-        answers = {wait.interrupt_id: wait.value.upper() for wait in found}
-        told = await bound.ainvoke(Command(resume=answers), config)
-        assert sorted(told["log"]) == [("q", "Q"), ("r", "R")]
-        [run] = await rt.runs()
-        assert run.state is State.DONE
 
 
 # -- what a schema can say, and what it cannot

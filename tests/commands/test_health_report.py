@@ -21,12 +21,6 @@ def sign(facts: HealthFacts, name: str) -> Sign:
     return next(one for one in health_report(facts).signs if one.name == name)
 
 
-def test_a_quiet_journal_is_healthy() -> None:
-    report = health_report(FACTS)
-    assert (report.verdict, report.tone) == ("All is well.", "good")
-    assert {one.tone for one in report.signs} == {"good", "plain"}
-
-
 def due(runs: int, late_ms: int) -> dict[str, Any]:
     return {"signs": QUIET._replace(due=[GraphDue("a", runs, late_ms)])}
 
@@ -66,20 +60,7 @@ def test_what_needs_a_person_stands_out(
     assert (name.lower() in report.verdict.lower()) == (tone in ("warn", "bad"))
 
 
-def test_the_verdict_names_all_that_needs_attention() -> None:
-    facts = replace(FACTS, runs={State.HELD: 4}, signs=QUIET._replace(unknown=2, given_up=1))
-    report = health_report(facts)
-    assert report.verdict == "Held runs, unknown effects and outbox need attention."
-    assert report.tone == "bad"
-
-
 def test_it_says_how_long_ended_runs_are_kept() -> None:
     kept = Retention(done=timedelta(days=30), failed=timedelta(days=90))
     assert sign(replace(FACTS, retention=kept), "Retention").figure == "30d"
     assert sign(FACTS, "Retention").figure == "forever"
-
-
-def test_what_is_not_known_has_no_sign() -> None:
-    facts = HealthFacts(NOW, QUIET._replace(database_bytes=None))
-    names = {one.name for one in health_report(facts).signs}
-    assert names & {"Workers", "Held runs", "Database"} == set()

@@ -149,29 +149,3 @@ def test_a_filter_that_finds_nothing_stops_and_says_where(
         assert not found.entries
         found, steps = page(rt, found.after, labels=(("team", "green"),)), steps + 1
     assert 2 <= steps <= 6
-
-
-def test_threads_that_the_caller_may_not_see_are_hidden(rt: TemporaryRuntime) -> None:
-    def visible(threads: Any) -> Any:
-        yield from ()
-        return {one for one in threads if one.startswith("ask")}
-
-    found = rt.journal.run(inbox.page(rt.engine, InboxQuery(), None, 1, visible))
-    assert kinds(found) == ["question"]
-    rest = rt.journal.run(inbox.page(rt.engine, InboxQuery(), found.after, 5, visible))
-    assert kinds(rest) == ["question"]
-    assert rest.after is None
-
-
-def test_an_inbox_that_is_damaged_is_still_listed(sqlite_url: str) -> None:
-    import sqlite3
-
-    with perdure.testing.runtime(sqlite_url) as rt:
-        fill(rt)
-        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as database:
-            database.execute("UPDATE perdure_waits SET body = x'00'")
-            database.execute("UPDATE perdure_effects SET arguments = x'00'")
-            database.execute("UPDATE perdure_runs SET setup = x'00'")
-        found = page(rt)
-        assert kinds(found) == EVERYTHING
-        assert all(one.record.damaged for one in found.entries)

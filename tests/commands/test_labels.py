@@ -198,11 +198,3 @@ async def test_without_a_default_it_raises_with_what_came(url: str) -> None:
         await rt.signal("t", "reply", {"text": "stop"})
         await rt.tick()
         assert caught == [("reply", {"text": "stop"})]
-
-
-async def test_a_question_may_expire_or_be_taken_back(url: str) -> None:
-    async with opened(url) as rt:
-        run = await begin(rt, asks(expires=DAY, default="never mind"))
-        rt.clock.advance(DAY)
-        await rt.tick()
-        assert (await rt.get(run.id)).output["value"] == "never mind"

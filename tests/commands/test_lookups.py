@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.commands import run_reads, runs, workers
+from perdure.commands import run_reads, workers
 from perdure.commands.runs import Joined, resolve
 from perdure.errors import BadArgument, NotFound
 from perdure.testing import Clock
@@ -30,19 +30,6 @@ def ask(state: Log) -> Any:
 
 def pay(state: Log) -> Any:
     return {"log": [charge(1)]}
-
-
-async def test_a_long_list_of_ids_is_looked_up_in_pieces(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "NAMES", 2)
-    async with opened(url) as rt:
-        rt.register(chain(ask), name="ask")
-        ids = {(await rt.start("ask", {"log": []})).id for _ in range(5)}
-        found = await rt.journal.ado(runs.find_all([*ids, *ids, "nobody"]))
-        assert len(found) == 5
-        assert {row.id for row in found} == ids
-        assert await rt.journal.ado(runs.find_all([])) == []
 
 
 @pytest.mark.smoke

@@ -15,7 +15,7 @@ from perdure.types import Kind, Wait
 from perdure.views.answer_difference import differences, edited_calls
 from perdure.views.answer_form import AnswerForm, Verdict, empty_form, filled_form, quick_answers
 from perdure.views.question import Decision, Dialect, Question, headline, question_of
-from tests.commands.forms import posted, posted_edit
+from tests.commands.forms import posted_edit
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -93,79 +93,6 @@ def test_what_the_middleware_says_by_itself_is_not_the_agents_word() -> None:
     assert "A-18" in question_of(wait(review(lies))).actions[0].words
 
 
-def test_each_call_of_a_review_is_decided() -> None:
-    question = wait(review(PAY, BOOK))
-    assert decide(
-        question, decision__0="approve", decision__1="reject", reason__1=" Too many "
-    ) == {"decisions": [{"type": "approve"}, {"type": "reject", "message": "Too many"}]}
-    assert decide(question, decision__0="reject", decision__1="reject") == {
-        "decisions": [{"type": "reject"}, {"type": "reject"}]
-    }
-    one = send(question, how="decisions", decision__0="approve")
-    assert not one.is_good
-    assert [part.error for part in one.actions] == ["", "Choose one."]
-    other = send(question, how="decisions", decision__0="respond", decision__1="approve")
-    assert other.actions[0].error == "'respond' cannot be chosen here."
-
-
-def test_an_edit_changes_what_was_changed_and_says_so() -> None:
-    question = wait(review(PAY, BOOK))
-    form = empty_form(question_of(question))
-    sent = posted_edit(form, amount="30") | {"decision.1": ["edit"]}
-    edit = form.actions[1].edit
-    assert edit is not None
-    sent |= posted(edit, seats="1A\n2B")
-    made = filled_form(question_of(question), question.value, sent)
-    assert made.answer == {
-        "decisions": [
-            {
-                "type": "edit",
-                "edited_action": {"name": "pay", "args": {"invoice": "A-17", "amount": 30}},
-            },
-            {
-                "type": "edit",
-                "edited_action": {
-                    "name": "book",
-                    "args": {"seats": ["1A", "2B"], "note": "Two\r\nlines\x00"},
-                },
-            },
-        ]
-    }
-    amount, seats = differences(made)
-    assert (amount.tool, amount.name, amount.before, amount.after) == (
-        "pay",
-        "amount",
-        "20.5",
-        "30",
-    )
-    assert (seats.tool, seats.name) == ("book", "seats")
-    assert "<del>1B</del><ins>2B</ins>" in seats.html
-
-
-def test_an_edit_without_a_change_has_no_difference() -> None:
-    question = wait(review(PAY))
-    form = filled_form(
-        question_of(question), question.value, posted_edit(empty_form(question_of(question)))
-    )
-    assert form.is_good
-    assert differences(form) == []
-
-
-def test_a_wrong_edit_is_refused_at_its_field() -> None:
-    question = wait(review(PAY))
-    sent = posted_edit(empty_form(question_of(question)), amount="much")
-    form = filled_form(question_of(question), question.value, sent)
-    assert not form.is_good
-    assert form.actions[0].decision is Decision.EDIT
-    edit = form.actions[0].edit
-    assert edit is not None
-    assert {one.key: one.error for one in edit.fields} == {
-        "invoice": "",
-        "amount": "This must be a number, written as 12 or 3.5.",
-    }
-    assert edit.fields[1].text == "much"
-
-
 def test_a_response_needs_words() -> None:
     question = wait(review(PAY, allowed=["respond"]))
     assert decide(question, decision__0="respond", message__0="Ask Bo") == {
@@ -209,36 +136,6 @@ def call(*allowed: Any, args: Any = None) -> Wait:
     return wait(value, schema)
 
 
-def test_a_single_call_is_decided_with_the_tools_own_types() -> None:
-    question = call("approve", "edit", "reject", "respond")
-    shown = question_of(question)
-    assert shown.dialect is Dialect.CALL
-    assert shown.actions[0].tool == "order"
-    assert shown.actions[0].words == "I need it."
-    assert shown.actions[0].allowed == tuple(one for one in Decision if one is not Decision.SKIP)
-    assert decide(question, decision__0="approve") == {"type": "approve"}
-    assert decide(question, decision__0="reject", reason__0="No") == {
-        "type": "reject",
-        "message": "No",
-    }
-    sent = posted_edit(empty_form(shown), amount="2.5", urgent="on")
-    form = filled_form(shown, question.value, sent)
-    assert form.answer == {
-        "type": "edit",
-        "edited_action": {
-            "name": "order",
-            "args": {
-                "invoice": "A-17",
-                "amount": 2.5,
-                "lines": [{"text": "x"}],
-                "urgent": True,
-            },
-        },
-    }
-    wrong = posted_edit(empty_form(shown), amount="")
-    assert not filled_form(shown, question.value, wrong).is_good
-
-
 def test_an_edit_keeps_arguments_that_the_tool_does_not_declare() -> None:
     args = {"invoice": 17, "amount": 2, "lines": [], "more": "x"}
     question = call("edit", args=args)
@@ -262,35 +159,6 @@ def test_a_call_with_a_schema_of_its_own_is_a_form() -> None:
 # -- the Agent Inbox
 
 
-@pytest.mark.parametrize("is_list", [True, False])
-def test_each_flag_of_the_agent_inbox_allows_its_response(is_list: bool) -> None:
-    flags = {
-        "allow_accept": (
-            "approve",
-            [{"type": "accept", "args": {"action": "pay", "args": {"n": 1, "to": "bo"}}}],
-        ),
-        "allow_ignore": ("skip", [{"type": "ignore", "args": None}]),
-        "allow_respond": ("respond", [{"type": "response", "args": "Later"}]),
-        "allow_edit": (
-            "edit",
-            [{"type": "edit", "args": {"action": "pay", "args": {"n": 1, "to": "bo"}}}],
-        ),
-    }
-    for flag, (decision, answer) in flags.items():
-        one = item("pay", None, "Please.", **{flag: True})
-        question = wait([one] if is_list else one)
-        shown = question_of(question)
-        assert shown.dialect is Dialect.AGENT_INBOX
-        assert shown.actions[0].words == "Please."
-        assert shown.actions[0].allowed == (Decision(decision),)
-        sent = {"how": ["decisions"], "decision.0": [decision], "message.0": ["Later"]}
-        if decision == "edit":
-            sent |= posted_edit(empty_form(shown))
-        made = filled_form(shown, question.value, sent)
-        assert made.answer == answer
-        check_fits("w1", question.value, None, made.answer)
-
-
 def test_arguments_without_names_are_shown_and_not_edited() -> None:
     question = question_of(wait(item(args=["a", "b"], allow_edit=True, allow_accept=True)))
     assert question.actions[0].arguments == {"arguments": ["a", "b"]}
@@ -303,31 +171,6 @@ def test_nothing_that_an_item_says_is_hidden() -> None:
 
 
 # -- forms and plain values
-
-
-def test_a_plain_question_takes_a_text_or_json_and_nothing_is_guessed() -> None:
-    plain = wait({"draft": "Dear Bo"})
-    question = question_of(plain)
-    assert question.dialect is Dialect.PLAIN
-    assert (question.shown, question.words) == ({"draft": "Dear Bo"}, "")
-    assert quick_answers(question) == []
-    assert send(plain, how="text", text="yes\r\nplease").answer == "yes\nplease"
-    assert send(plain, how="json", json="true").answer is True
-    assert send(plain, how="json", json="null").answer is None
-    wrong = send(plain, how="json", json="yes")
-    assert not wrong.is_good
-    assert 'Text needs quotes: "yes"' in wrong.error
-    assert wrong.json == "yes"
-    for how in ("decisions", "form", "quick", "", "other"):
-        assert not send(plain, how=how).is_good
-
-
-@pytest.mark.parametrize("value", ["Send it?", 5, None, True, [1, 2], {"question": "Send it?"}])
-def test_any_value_can_be_asked(value: Any) -> None:
-    question = question_of(wait(value))
-    assert question.words == ("Send it?" if "Send it?" in str(value) else "")
-    assert question.shown == (None if question.words else value)
-    assert empty_form(question).actions == ()
 
 
 def test_the_agents_words_are_apart_from_what_is_decided() -> None:
@@ -425,14 +268,6 @@ def test_a_question_that_expires_soon_stands_out() -> None:
     assert not question(timedelta(days=2)).expires_soon(NOON)
     assert question(timedelta(hours=3)).expires_soon(NOON)
     assert question(timedelta(0)).is_expired(NOON)
-
-
-def test_a_damaged_question_says_why_and_takes_no_answer() -> None:
-    question = wait(None, damaged="The row is damaged.")
-    shown = question_of(question)
-    assert shown.damaged == "The row is damaged."
-    assert quick_answers(shown) == []
-    assert not send(question, how="json", json="true").is_good
 
 
 # -- what a question is about, in a line

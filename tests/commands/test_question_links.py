@@ -31,10 +31,6 @@ BASE = "https://agents.example.com/perdure"
 ANA = "ana@example.com"
 
 
-def divide(state: Log) -> Log:
-    return {"log": [str(100 // perdure.ask("By how many?"))]}
-
-
 def limited(state: Log) -> Log:
     return {"log": [perdure.ask("Now?", expires=timedelta(hours=1), default="no")]}
 
@@ -54,46 +50,6 @@ async def look(rt: Runtime, token: str) -> Any:
 
 async def answer(rt: Runtime, token: str, value: Any, address: str | None = None) -> Any:
     return await rt.journal.arun(question_links.answer_by_link(rt.engine, token, value, address))
-
-
-async def test_an_answer_through_a_link_is_that_of_the_person_it_was_made_for(url: str) -> None:
-    async with linked(url) as rt:
-        wait = await asked(rt)
-        link = await rt.link(wait.id, to=ANA)
-        assert link.startswith(f"{BASE}/ui/link?t=")
-        seen = await look(rt, token_of(link))
-        assert (seen.link.to, seen.wait.value, seen.is_spent) == (ANA, {"draft": "Dear Bo"}, False)
-        await answer(rt, token_of(link), "yes", "10.0.0.7")
-        await rt.tick()
-        [run] = await rt.runs()
-        assert run.output["log"] == ["yes"]
-        [event] = [one for one in await rt.events(run.id) if one.kind == "answer"]
-        assert event.data == {"wait": wait.id, "by": ANA, "via": "link", "from": "10.0.0.7"}
-
-
-async def test_a_new_link_to_a_question_that_is_open_again_answers_it(url: str) -> None:
-    async with linked(url) as rt:
-        wait = await asked(rt, divide)
-        old = token_of(await rt.link(wait.id, to=ANA))
-        await rt.answer(wait.id, 0)
-        await rt.tick()
-        await rt.withdraw(wait.id)
-        new = token_of(await rt.link(wait.id, to=ANA))
-        assert ((await look(rt, old)).is_spent, (await look(rt, new)).is_spent) == (True, False)
-        await answer(rt, new, 4)
-
-
-async def test_a_link_expires(url: str) -> None:
-    async with linked(url) as rt:
-        wait = await asked(rt)
-        token = token_of(await rt.link(wait.id, to=ANA, expires=timedelta(hours=2)))
-        rt.clock.advance(timedelta(hours=2) - timedelta(seconds=1))
-        await look(rt, token)
-        rt.clock.advance(timedelta(seconds=1))
-        for use in (look(rt, token), answer(rt, token, "yes")):
-            with pytest.raises(LinkExpired, match="14:00"):
-                await use
-        assert len(await rt.waits()) == 1
 
 
 async def test_a_link_ends_with_its_question(sqlite_url: str) -> None:

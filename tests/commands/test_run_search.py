@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,6 @@ import perdure
 from perdure import Client
 from perdure.commands import run_search
 from perdure.commands.run_search import Direct, RunPage, RunQuery, labels_in
-from perdure.journal import Plan
 from perdure.types import Retry, Run, State
 from tests.support.waiters import chain, healthy
 
@@ -129,22 +128,6 @@ def test_a_run_and_a_thread_are_found_by_their_ids_without_reading_others(client
         assert direct(text) is None
 
 
-def test_pages_neither_repeat_nor_skip_while_runs_are_added(client: Client) -> None:
-    made = [start(client, metadata={"even": n % 2 == 0}).id for n in range(30)]
-    for query in (RunQuery(), RunQuery(labels=(("even", "true"),))):
-        wanted = [id for n, id in enumerate(made) if not query.labels or n % 2 == 0][::-1]
-        seen: list[str] = []
-        place = None
-        while True:
-            page = search(client, query, 4, before=place)
-            seen += [id for id in ids(page) if id in made]
-            start(client)  # newer than all of them
-            place = page.older
-            if place is None:
-                break
-        assert seen == wanted
-
-
 def test_newer_pages_lead_back_to_where_one_came_from(client: Client) -> None:
     made = [start(client, graph="a" if n % 3 else "b").id for n in range(20)][::-1]
     older = search(client, limit=5, before=search(client, limit=5).older)
@@ -159,46 +142,6 @@ def test_newer_pages_lead_back_to_where_one_came_from(client: Client) -> None:
     wanted = [row.id for row in search(client, RunQuery(graph="a"), 50).rows][-3:]
     assert ids(up) == wanted
     assert up.newer is not None
-
-
-def test_a_search_stops_after_so_many_rows_and_goes_on_from_there(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_search, "MOST_READ", 10)
-    monkeypatch.setattr(run_search, "CHUNK", 4)
-    wanted = start(client, metadata={"team": "blue"})
-    for _ in range(25):
-        start(client)
-    page = search(client, RunQuery(text="blue"))
-    assert (page.rows, page.read, page.is_cut) == ([], 10, True)
-    page = search(client, RunQuery(text="blue"), before=page.older)
-    assert (page.rows, page.is_cut) == ([], True)
-    page = search(client, RunQuery(text="blue"), before=page.older)
-    assert (ids(page), page.is_cut, page.older) == ([wanted.id], False, None)
-
-
-def test_hidden_runs_are_not_found_and_no_position_names_one(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_search, "MOST_READ", 6)
-    monkeypatch.setattr(run_search, "CHUNK", 3)
-    every = [start(client, thread_id=f"{'mine' if n % 5 == 0 else 'hers'}-{n}") for n in range(23)]
-
-    def visible(threads: Collection[str]) -> Plan[Collection[str]]:
-        yield from ()
-        return {one for one in threads if one.startswith("mine")}
-
-    hidden = {run.id for run in every if run.thread_id.startswith("hers")}
-    seen: list[str] = []
-    place = None
-    while True:
-        page = search(client, RunQuery(), 2, before=place, visible=visible)
-        seen += ids(page)
-        place = page.older
-        if place is None:
-            break
-        assert place[1] not in hidden
-    assert seen == [run.id for run in every if run.thread_id.startswith("mine")][::-1]
 
 
 def test_a_label_is_written_as_a_pair() -> None:

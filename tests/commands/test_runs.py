@@ -6,7 +6,6 @@ at any time, also while a run goes on.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,7 +20,7 @@ from perdure import Runtime
 from perdure.errors import BadArgument, NotFound, ThreadBusy, Unserializable
 from perdure.execution.finish import MAX_STORED_OUTPUT
 from perdure.testing import Clock
-from perdure.types import Run, State
+from perdure.types import State
 from tests.support.agents import (
     Calls,
     Log,
@@ -73,19 +72,6 @@ async def test_a_key_without_a_thread_has_a_thread_of_its_own(url: str) -> None:
             await rt.start("g", said("a"), thread_id="t", key="k"),
         ]
         assert len({first.thread_id, *(run.thread_id for run in others)}) == 5
-
-
-async def test_of_twenty_starts_at_once_of_one_thread_each_is_a_run_of_its_own(url: str) -> None:
-    async with opened(url) as rt, opened(url) as another:
-        for one in (rt, another):
-            one.register(chain(echo), name="g")
-        started = await asyncio.gather(
-            *((rt, another)[n % 2].start("g", said(str(n)), thread_id="t") for n in range(20))
-        )
-        assert len({run.id for run in started}) == 20
-        await asyncio.gather(rt.tick(limit=30), another.tick(limit=30))
-        lengths = [len((await rt.get(run.id)).output["log"]) for run in started]
-        assert sorted(lengths) == list(range(2, 42, 2))
 
 
 # -- what cannot be accepted
@@ -386,28 +372,6 @@ async def test_a_run_ends_the_same_with_every_durability(sqlite_url: str, durabi
 
 
 # -- reading
-
-
-async def test_runs_are_paged_newest_first_without_a_gap(url: str) -> None:
-    clock = Clock()
-    async with opened(url, clock) as rt:
-        rt.register(chain(echo), name="g")
-        started = []
-        for n in range(11):
-            started.append((await rt.start("g", said("a"), thread_id=f"t{n % 2}")).id)
-            if n % 3 == 0:
-                clock.advance(HOUR)  # so that several were made in the same millisecond
-        for thread, expected in ((None, 11), ("t0", 6)):
-            found: list[Run] = []
-            while page := await rt.runs(
-                thread_id=thread, limit=2, after=found[-1] if found else None
-            ):
-                assert len(page) <= 2
-                found += page
-            assert len({run.id for run in found}) == len(found) == expected
-            times = [run.created_at for run in found]
-            assert times == sorted(times, reverse=True)
-        assert set(await ids(rt)) == set(started)
 
 
 async def test_runs_are_found_by_thread_state_and_graph(url: str) -> None:

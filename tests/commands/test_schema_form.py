@@ -270,17 +270,6 @@ def test_a_cleared_number_with_a_default_has_to_be_given() -> None:
     assert not fill(form, posted(form, n=""), schema).is_good
 
 
-def test_names_of_fields_are_unique_whatever_the_keys_are() -> None:
-    keys = ["a.b", "a", "a%2Eb", "", " ", "ä", "0", 'x"y']
-    schema = {"properties": {key: {"type": "string"} for key in keys}, "required": keys}
-    form = make_form(schema)
-    names = [one.name for one in form.every]
-    assert len(names) == len({*names})
-    sent = {one.name: [one.key] for one in form.fields if one.key.strip()}
-    sent |= {one.name: ["x"] for one in form.fields if not one.key.strip()}
-    assert fill(form, sent, schema).value == {key: (key.strip() and key) or "x" for key in keys}
-
-
 # -- texts that the question showed
 
 DECISION = {

@@ -6,7 +6,6 @@ Whoever of a thread's runs waits for that name next gets the oldest that is ther
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -150,25 +149,6 @@ async def test_a_key_belongs_to_its_thread_and_name() -> None:
 
 
 # -- while it is driven
-
-
-async def test_a_signal_sent_while_the_run_is_driven_is_heard_at_its_wait(url: str) -> None:
-    inside, go = threading.Event(), threading.Event()
-
-    def slow(state: Log) -> Log:
-        inside.set()
-        assert go.wait(30)
-        return {"log": ["slow"]}
-
-    async with healthy(url) as rt:
-        rt.register(chain(slow, listening("s")), name="g")
-        run = await rt.start("g", {"log": []}, thread_id="t")
-        driving = asyncio.create_task(rt.tick())
-        await auntil(inside.is_set)
-        await rt.signal("t", "s", "meanwhile")
-        go.set()
-        await driving
-        assert await log_of(rt, run) == ["slow", ("s", "meanwhile")]
 
 
 async def test_a_node_may_signal_its_own_thread() -> None:

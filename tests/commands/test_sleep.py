@@ -15,7 +15,6 @@ from tests.support.waiters import (
     DAY,
     MS,
     Log,
-    asking,
     begin,
     chain,
     drive,
@@ -58,20 +57,6 @@ async def test_a_loop_that_sleeps_five_times_has_six_segments(url: str) -> None:
             await drive(rt)
         assert await log_of(rt, run) == [0, 1, 2, 3, 4]
         assert await kinds(rt, run, "claimed", "woke") == ["claimed", *["claimed", "woke"] * 5]
-
-
-async def test_a_clock_that_goes_back_fires_nothing_early_and_nothing_twice() -> None:
-    async with healthy() as rt:
-        run = await begin(rt, chain(sleeping(DAY), asking("q")))
-        rt.clock.advance(-DAY)
-        await drive(rt)
-        assert (await only_wait(rt, run)).kind is Kind.CLOCK
-        rt.clock.advance(2 * DAY)
-        await drive(rt)
-        rt.clock.advance(-2 * DAY)
-        await drive(rt)
-        assert (await only_wait(rt, run)).kind is Kind.HUMAN
-        assert await kinds(rt, run, "woke") == ["woke"]
 
 
 @pytest.mark.parametrize("form", ["datetime", "iso", "seconds", "float", "zulu"])

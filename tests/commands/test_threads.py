@@ -15,7 +15,7 @@ import pytest
 from perdure.commands import threads
 from perdure.commands.threads import NEWEST, ThreadContent, ThreadFilter, ThreadRow
 from perdure.errors import AlreadyExists, NotFound
-from perdure.journal import Op, Refused, no_result, sqlite
+from perdure.journal import sqlite
 from perdure.journal.sql import positional, render
 from perdure.testing import TemporaryRuntime
 from perdure.types import State
@@ -50,42 +50,6 @@ async def test_changes_at_once_are_all_made(url: str) -> None:
         await asyncio.gather(*(rt.journal.arun(one) for one in plans))
         found = await rt.journal.arun(threads.get(rt.engine, id))
         assert found.metadata == {str(n): n for n in range(8)}
-
-
-async def test_the_first_run_gives_a_thread_its_graph_and_assistant(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(row(add), name="numbers")
-        rt.register(row(double), name="other")
-        id = str(uuid.uuid4())
-        await rt.journal.arun(threads.create(rt.engine, id, ThreadContent({"who": "ada"})))
-        for graph in ("numbers", "other"):
-            content = ThreadContent({"who": "ben"})
-            now = rt.clock.now()
-            statements = threads.ensure(
-                rt.engine.serializer, id, content, now, graph=graph, assistant=f"of {graph}"
-            )
-            await rt.journal.ado(Op("start", statements, no_result, write=True))
-        await rt.start("other", {"n": 1}, thread_id=id)
-        await rt.tick()
-        found = await rt.journal.arun(threads.get(rt.engine, id))
-        assert found.metadata == {"who": "ada", "graph_id": "numbers", "assistant_id": "of numbers"}
-        assert (found.graph, found.status) == ("other", "idle")
-
-
-async def test_a_run_requires_its_thread_in_its_own_batch(url: str) -> None:
-    async with opened(url) as rt:
-        id, now = str(uuid.uuid4()), rt.clock.now()
-        statements = threads.require(id, now, graph="g", assistant="a")
-        op = Op("start", statements, no_result, write=True)
-        with pytest.raises((Refused, NotFound)):
-            await rt.journal.ado(op._replace(otherwise=lambda: threads.refuse_missing(id)))
-        made = threads.ensure(
-            rt.engine.serializer, id, ThreadContent({"a": 1}), now, graph="g", assistant="b"
-        )
-        await rt.journal.ado(op._replace(statements=made))
-        await rt.journal.ado(op)
-        found = await rt.journal.arun(threads.get(rt.engine, id))
-        assert found.metadata == {"a": 1, "graph_id": "g", "assistant_id": "b"}
 
 
 async def test_metadata_is_encrypted_like_everything_else(sqlite_url: str) -> None:

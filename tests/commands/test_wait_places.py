@@ -157,22 +157,6 @@ async def test_one_node_sleeps_asks_listens_and_asks_again(url: str, colour: str
         assert await kinds(rt, run, "wait") == ["wait"] * 5
 
 
-async def test_the_same_question_twice_in_a_node_is_two_waits() -> None:
-    def node(state: Log) -> Log:
-        return {"log": [perdure.ask("again?"), perdure.ask("again?")]}
-
-    async with healthy() as rt:
-        run = await begin(rt, chain(node))
-        first = await only_wait(rt, run)
-        await rt.answer(first.id, 1)
-        await drive(rt)
-        second = await only_wait(rt, run)
-        assert second.id != first.id
-        await rt.answer(second.id, 2)
-        await drive(rt)
-        assert await log_of(rt, run) == [1, 2]
-
-
 async def test_a_loop_that_asks_the_same_asks_anew_each_time() -> None:
     builder = chain(asking("more?"))
     builder.add_conditional_edges("asks", lambda s: "asks" if s["log"][-1][1] else END)

@@ -6,7 +6,6 @@ does too.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ import perdure
 from perdure.errors import AmbiguousAnswer, BadArgument
 from perdure.testing import TemporaryRuntime, runtime
 from tests.support import stories
-from tests.support.bound import Log, T, asking, asks, says, sequence
+from tests.support.bound import Log, T, asking, asks
 from tests.support.bound import rt as rt
 from tests.support.scripts import Api, Savers, Story, plain, play
 
@@ -230,19 +229,6 @@ def test_a_stream_of_one_mode_has_bare_chunks(rt: TemporaryRuntime, mode: str) -
     assert [plain(chunk) for chunk in ours.stream(HELLO, T, stream_mode=mode)] == expected
 
 
-async def test_the_coroutines_do_as_their_blocking_twins() -> None:
-    async with runtime() as rt:
-        graph = rt.register(asking(), name="agent")
-        found = await graph.ainvoke({"log": ["in"]}, T)
-        assert found["__interrupt__"][0].value == {"seen": ["in", "a"]}
-        await graph.aupdate_state(T, {"log": ["by hand"]})
-        assert (await graph.aget_state(T)).values == {"log": ["in", "a", "by hand"]}
-        end = {"log": ["in", "a", "by hand", "asked", "yes", "b"]}
-        assert await graph.ainvoke(Command(resume="yes"), T) == end
-        past = [one async for one in graph.aget_state_history(T)]
-        assert (past[0].values, past[-1].values) == (end, {"log": []})
-
-
 def test_an_answer_to_an_interrupt_of_another_time_is_refused(rt: TemporaryRuntime) -> None:
     """LangGraph would ask again; handing the whole dict over as the answer would be worse."""
     graph = rt.register(asking(), name="agent")
@@ -273,8 +259,3 @@ def test_a_call_without_a_thread_is_refused(rt: TemporaryRuntime) -> None:
         with pytest.raises(BadArgument, match="has no thread_id"):
             graph.invoke({"log": []}, config)
     assert rt.blocking.runs() == []
-
-
-def test_a_bound_graph_can_be_copied(rt: TemporaryRuntime) -> None:
-    graph = rt.register(sequence(a=says("a")), name="agent")
-    assert copy.copy(graph).invoke({"log": []}, T) == {"log": ["a"]}

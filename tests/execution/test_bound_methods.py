@@ -50,14 +50,6 @@ def test_a_batch_is_a_run_for_each_input(rt: TemporaryRuntime) -> None:
     assert states(rt) == ["done"] * 3
 
 
-async def test_an_async_batch_is_a_run_for_each_input() -> None:
-    async with runtime() as rt:
-        graph = rt.register(sequence(a=says("a")), name="agent")
-        ends = await graph.abatch([{"log": [n]} for n in range(3)], [thread(n) for n in range(3)])
-        assert ends == [{"log": [n, "a"]} for n in range(3)]
-        assert [run.state for run in await rt.runs()] == [State.DONE] * 3
-
-
 async def test_events_are_those_of_langgraph_and_a_run() -> None:
     async def names(graph: Any) -> list[Any]:
         events = graph.astream_events({"log": []}, T, version="v2")

@@ -225,19 +225,6 @@ async def test_a_question_that_is_too_large_fails_its_run(rt: Any, size: int) ->
         assert await rt.waits() == []
 
 
-async def test_the_input_of_a_child_is_refused_in_its_parent(rt: Any) -> None:
-    calls = Calls()
-
-    async def start(state: Any) -> Any:
-        child = await rt.start("g", {"log": [], "value": LARGE})
-        return {"log": [child.id]}
-
-    run = await driven(rt, chain(calls.coroutine("one", start)))
-    check_failed(run, r"effect 'perdure.start': .*for \['setup'\]\['input'\]\['value'\]\)")
-    assert [one.id for one in await rt.runs()] == [run.id]
-    assert calls == ["one"]
-
-
 class Three(TypedDict, total=False):
     a: str
     b: str

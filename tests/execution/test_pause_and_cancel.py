@@ -145,19 +145,6 @@ async def test_a_delayed_run_that_was_paused_and_resumed_is_not_early(url: str) 
         assert (await rt.tick()).done == 1
 
 
-async def test_a_queued_run_that_was_paused_and_resumed_waits_for_its_turn(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(approve), name="g")
-        first = await resting(rt, State.WAITING)
-        second = await rt.start("g", said("b"), thread_id="t")
-        await rt.pause(second.id)
-        await rt.resume(second.id)
-        assert (await rt.tick()).claimed == 0
-        await rt.cancel(first.id)
-        assert (await rt.tick()).waiting == 1
-        assert (await rt.get(second.id)).state == State.WAITING
-
-
 @pytest.mark.parametrize("position", [0, 1])
 async def test_cancelling_a_queued_run_lets_the_next_one_go(url: str, position: int) -> None:
     async with opened(url) as rt:
@@ -169,17 +156,6 @@ async def test_cancelling_a_queued_run_lets_the_next_one_go(url: str, position: 
         assert (await rt.get(queue[2].id)).output == said(
             *(text for n in kept for text in (n, "echo"))
         )
-
-
-async def test_a_paused_run_keeps_its_place_before_the_next_one(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(echo), name="g")
-        first, second = [await rt.start("g", said(n), thread_id="t") for n in "ab"]
-        await rt.pause(first.id)
-        assert (await rt.tick()).claimed == 0
-        await rt.resume(first.id)
-        await rt.tick()
-        assert (await rt.get(second.id)).output == said("a", "echo", "b", "echo")
 
 
 # -- in the wrong state

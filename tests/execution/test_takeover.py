@@ -39,9 +39,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-# -- a worker dies
-
-
 # -- several at once
 
 
@@ -208,37 +205,6 @@ def test_a_clock_follows_its_database_when_that_is_set(
 
 
 # -- who is alive
-
-
-def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Path) -> None:
-    from perdure.execution.lease import ProcessLock
-
-    here = ProcessLock(str(tmp_path))
-    here.acquire()
-    read, write = os.pipe()
-    if (pid := os.fork()) == 0:
-        other = ProcessLock(str(tmp_path))
-        other.acquire()
-        os.write(write, other.id.encode())
-        signal.pause()
-        os._exit(0)
-    try:
-        other_id = os.read(read, 1000).decode()
-        assert not here.is_dead(other_id)
-        assert not here.is_dead(here.id)
-        assert not here.is_dead("nowhere:1:abc")
-        assert not ProcessLock(str(tmp_path)).is_dead(here.id), "another runtime of this process"
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(read)
-        os.close(write)
-    assert here.is_dead(other_id)
-    assert not ProcessLock(tempfile.mkdtemp(dir=tmp_path)).is_dead(other_id)
-    here.remove(other_id)
-    assert not here.is_dead(other_id)
-    here.release()
-    assert list(tmp_path.glob("*.lock")) == []
 
 
 def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(

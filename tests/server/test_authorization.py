@@ -159,12 +159,6 @@ async def test_a_failing_handler_admits_nobody_and_its_error_is_not_shown(
     assert "hunter2" not in caplog.text
 
 
-async def test_status_routes_are_open_with_handlers_too(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt, client_of(rt.asgi(auth=named(None))) as http:
-        for path in ("/ok", "/info", "/openapi.json"):
-            assert (await http.get(path)).status_code == 200
-
-
 async def test_a_user_is_an_admin_only_with_the_permission(sqlite_url: str) -> None:
     plain = await call(sqlite_url, named("ada"), "/me/1")
     admin = await call(

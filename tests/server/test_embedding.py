@@ -18,8 +18,7 @@ from starlette.routing import Mount
 import perdure
 from perdure.server.app import add_to_app
 from perdure.server.routes import ApiDep, add_routes
-from perdure.types import State
-from tests.support.agents import Calls, chain, opened, reaches
+from tests.support.agents import Calls, chain, opened
 from tests.support.http import client_of
 from tests.support.polling import auntil
 
@@ -159,20 +158,6 @@ async def test_a_worker_that_fails_is_started_again(
 async def test_a_runtime_without_graphs_is_served_without_a_worker(sqlite_url: str) -> None:
     async with client_of(perdure.Runtime(sqlite_url).asgi(), lifespan=True) as http:
         assert (await http.get("/ok")).status_code == 200
-
-
-async def test_a_run_under_way_is_released_when_the_server_stops(url: str) -> None:
-    async def nap(state: Any) -> None:
-        await asyncio.sleep(0.05)
-
-    async with opened(url) as rt:
-        nodes = [Calls().coroutine(f"n{i}", nap) for i in range(200)]
-        rt.register(chain(*nodes), name="long")
-        app = rt.asgi()
-        async with app.router.lifespan_context(app):
-            run = await rt.start("long", {}, config={"recursion_limit": 500})
-            await reaches(rt, run, State.RUNNING)
-        assert (await rt.get(run.id)).state is State.PENDING
 
 
 # -- what it says about itself

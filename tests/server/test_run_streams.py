@@ -81,26 +81,6 @@ def test_values_are_the_state_after_each_step(client: SyncLangGraphClient) -> No
     assert [one["content"] for one in parts[2].data["messages"]] == ["hi", SAID]
 
 
-def test_messages_grow_until_they_are_complete(client: SyncLangGraphClient) -> None:
-    parts = streamed(client, "chat", "messages")
-    assert names(parts)[:3] == ["metadata", "messages/metadata", "messages/partial"]
-    (id,) = parts[1].data
-    assert parts[1].data[id]["metadata"]["langgraph_node"] == "speak"
-    texts = [one.data[0]["content"] for one in parts if one.event == "messages/partial"]
-    assert texts[0] == "the"
-    assert texts[-1] == SAID
-    assert all(b.startswith(a) for a, b in itertools.pairwise(texts))
-    assert {one.data[0]["type"] for one in parts if one.event == "messages/partial"} == {"ai"}
-
-
-def test_message_tuples_are_the_pieces_with_their_metadata(client: SyncLangGraphClient) -> None:
-    pieces = [one.data for one in streamed(client, "chat", "messages-tuple")[1:-1]]
-    assert "".join(piece["content"] for piece, _ in pieces) == SAID
-    assert {piece["type"] for piece, _ in pieces} == {"AIMessageChunk"}
-    assert pieces[-1][0]["chunk_position"] == "last"
-    assert pieces[0][1]["langgraph_node"] == "speak"
-
-
 def test_each_mode_has_its_event(client: SyncLangGraphClient) -> None:
     modes = ["values", "updates", "custom", "tasks", "checkpoints", "debug"]
     parts = streamed(client, "count", *modes)
@@ -112,12 +92,6 @@ def test_each_mode_has_its_event(client: SyncLangGraphClient) -> None:
     assert (ended["name"], ended["error"]) == ("count", None)
     updates = [one.data for one in parts if one.event == "updates"]
     assert updates == [{"count": {"messages": []}}]
-
-
-def test_events_are_those_of_langchain(client: SyncLangGraphClient) -> None:
-    parts = streamed(client, "chat", "events")
-    kinds = {one.data["event"] for one in parts if one.event == "events"}
-    assert {"on_chain_start", "on_chat_model_stream", "on_chain_end"} <= kinds
 
 
 def test_subgraphs_are_named_in_the_event(client: SyncLangGraphClient) -> None:
@@ -162,15 +136,6 @@ def test_ids_are_always_sent_and_increase_strictly(server: StreamingServer) -> N
     assert len(ids) == len(events) - 1  # all but the end
     assert ids[0] == (0,)
     assert ids == sorted({*ids})
-
-
-def test_a_stateless_run_can_be_streamed_and_resumed(server: StreamingServer) -> None:
-    http = server.http.http()
-    first = http.post("/runs/stream", json={"assistant_id": "chat", "input": HI})
-    location = first.headers["location"]
-    assert location.startswith("/runs/")
-    again = http.get(location, headers={"Last-Event-ID": "-1"})
-    assert parse(again.text) == parse(first.text)
 
 
 def test_a_join_from_the_start_begins_with_metadata(server: StreamingServer) -> None:
@@ -301,12 +266,6 @@ def test_a_run_that_sleeps_goes_on_running(client: SyncLangGraphClient) -> None:
     assert values[-1]["messages"][-1]["content"] == SAID
 
 
-def test_a_failure_is_an_error_event(client: SyncLangGraphClient) -> None:
-    parts = streamed(client, "faulty", "values")
-    assert names(parts)[-2:] == ["error", "end"]
-    assert parts[-2].data == {"error": "ValueError", "message": "this node always fails"}
-
-
 def test_a_cancelled_run_ends_its_stream(server: StreamingServer) -> None:
     client, t = server.http.sync_client(), thread()
     run = client.runs.create(t, "gate", input=HI, stream_mode=["custom"], **NEW)
@@ -387,18 +346,6 @@ def test_a_stream_over_the_limit_is_refused_before_its_run_is_accepted(url: str)
         until(is_free)
 
 
-def test_a_client_that_does_not_read_delays_nobody_and_misses_nothing(
-    server: StreamingServer,
-) -> None:
-    client, http, t = server.http.sync_client(), server.http.http(), thread()
-    body = {"assistant_id": "flood", "input": HI, "stream_mode": "custom", **NEW}
-    with http.stream("POST", f"/threads/{t}/runs/stream", json=body) as reply:
-        (run,) = client.runs.list(t)
-        until(lambda: client.runs.get(t, run["run_id"])["status"] == "success")
-        events = parse("".join(reply.iter_text()))
-    assert [one.data["n"] for one in events if one.event == "custom"] == list(range(200))
-
-
 def test_comments_come_regularly(server: StreamingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "HEARTBEAT", 0.1)
     http = server.http.http()
@@ -412,31 +359,6 @@ def test_comments_come_regularly(server: StreamingServer, monkeypatch: pytest.Mo
                     server.gate.opened.set()
     pauses = [b - a for a, b in itertools.pairwise(at)]
     assert sum(pauses) / len(pauses) == pytest.approx(0.1, abs=0.05)
-
-
-def test_a_server_that_stops_cuts_its_streams_so_that_clients_reconnect(url: str) -> None:
-    with streaming_server(url) as server:
-        client, t = server.http.sync_client(), thread()
-        run = client.runs.create(t, "gate", input=HI, stream_mode=["custom", "values"], **NEW)
-        assert server.gate.begun.wait(10)
-        path = f"/threads/{t}/runs/{run['run_id']}/stream"
-        http = server.http.http()
-        seen = ""
-        with http.stream("GET", path, headers={"Last-Event-ID": "-1"}) as reply:
-            pieces = reply.iter_text()
-            while "at the gate" not in seen:
-                seen += next(pieces)
-            server.streams.stop()  # as at SIGTERM
-            with pytest.raises(httpx.RemoteProtocolError):
-                seen += "".join(pieces)
-    ids = [one.id for one in parse(seen)]
-    with streaming_server(url) as server:
-        server.gate.opened.set()
-        headers = {"Last-Event-ID": ids[-1] or ""}
-        rest = parse(server.http.http().get(path, headers=headers).text)
-    assert [one.event for one in rest][-1] == "end"
-    assert rest[-2].data["messages"][-1]["content"] == SAID
-    assert not {one.id for one in rest if one.id} & {*ids}
 
 
 def test_who_joins_a_run_of_our_own_api_when_the_server_stops_gets_it_as_it_is(

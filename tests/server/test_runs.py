@@ -88,25 +88,6 @@ def test_a_long_wait_sends_line_feeds_before_the_json(
     assert answer.json()["log"] == ["napped"]
 
 
-def test_a_failed_run_is_not_an_http_error(client: Any) -> None:
-    t = thread()
-    with pytest.raises(Exception, match="ValueError: this node always fails"):
-        client.runs.wait(t, "faulty", input={"n": 1}, **NEW)
-    error = client.runs.wait(t, "faulty", input={"n": 1}, raise_error=False)
-    assert error == {"__error__": {"error": "ValueError", "message": "this node always fails"}}
-    assert [one["status"] for one in client.runs.list(t)] == ["error", "error"]
-
-
-def test_a_wait_for_a_run_that_asks_returns_its_interrupt(client: Any) -> None:
-    t = thread()
-    values = client.runs.wait(t, "gate", input={"said": ["hello"]}, **NEW)
-    [asked] = values["__interrupt__"]
-    assert (values["said"], asked["value"]) == (["hello"], {"question": "go on?"})
-    assert (len(asked["id"]), asked["response_schema"]) == (32, None)
-    [run] = client.runs.list(t)
-    assert run["status"] == "success"
-
-
 def test_what_is_unknown_is_refused(client: Any, server: AgentServer) -> None:
     t = thread()
     refused(404, client.runs.create, t, "numbers", input={"n": 1})
@@ -136,14 +117,6 @@ def test_runs_are_listed_newest_first_and_in_pages(client: Any) -> None:
     assert client.runs.list(t, select=["run_id"], limit=1) == [{"run_id": made[2]}]
     assert len(client.runs.list(t, status="success")) == 3
     assert client.runs.list(t, status="error") == []
-
-
-def test_a_delayed_run_is_pending_until_its_time(client: Any) -> None:
-    t = thread()
-    run = client.runs.create(t, "one", input={"n": 1}, after_seconds=3600, **NEW)
-    assert client.runs.get(t, run["run_id"])["status"] == "pending"
-    client.runs.delete(t, run["run_id"])
-    refused(404, client.runs.get, t, run["run_id"])
 
 
 async def test_a_thread_of_the_runtime_may_have_another_kind_of_id(url: str) -> None:
@@ -355,27 +328,6 @@ async def test_a_caller_that_leaves_a_wait_cancels_its_run_only_if_asked(
 
         await auntil(reached, status)
         await client.runs.cancel(t, run["run_id"])
-
-
-def test_the_status_of_a_thread_follows_its_runs(client: Any) -> None:
-    def status(thread_id: str) -> str:
-        found: str = client.threads.get(thread_id)["status"]
-        return found
-
-    done, asks, failed, slow = (thread() for _ in range(4))
-    client.runs.wait(done, "one", input={"n": 1}, **NEW)
-    client.runs.wait(asks, "gate", input={"said": []}, **NEW)
-    client.runs.wait(failed, "faulty", input={"n": 1}, raise_error=False, **NEW)
-    run = client.runs.create(slow, "slow", input={"n": 1}, **NEW)["run_id"]
-    assert [status(t) for t in (done, asks, failed, slow)] == [
-        *("idle", "interrupted", "error", "busy"),
-    ]
-    client.runs.cancel(slow, run, wait=True)
-    assert status(slow) == "interrupted"
-    run = client.runs.create(slow, "slow", input={"n": 1})["run_id"]
-    client.runs.cancel(slow, run, wait=True, action="rollback")
-    client.runs.wait(asks, "gate", command={"resume": 1})
-    assert status(asks) == "idle"
 
 
 async def test_the_thread_of_a_stateless_run_is_erased_some_time_after_it(url: str) -> None:

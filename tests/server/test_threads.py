@@ -104,15 +104,6 @@ def test_a_thread_that_asks_is_interrupted_and_shows_what(
 
 
 @SERVED
-def test_a_failed_thread_says_why(runtime: Runtime, server: AgentServer) -> None:
-    id = ran(runtime, "faulty", State.FAILED)
-    found: Any = server.sync_client().threads.get(id)
-    assert found["status"] == "error"
-    assert found["error"] == {"error": "ValueError", "message": "this node always fails"}
-    assert [one["thread_id"] for one in server.sync_client().threads.search(status="error")] == [id]
-
-
-@SERVED
 def test_a_busy_thread_is_not_deleted_and_a_cancelled_one_is_interrupted(
     url: str, runtime: Runtime
 ) -> None:

@@ -12,7 +12,7 @@ import perdure
 from perdure.runtime import Runtime
 from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain
-from tests.support.ui import Person, ui_server
+from tests.support.ui import ui_server
 
 
 def ask(state: Log) -> Any:
@@ -93,12 +93,3 @@ def test_many_runs_are_checked_when_a_person_asks(
 def _said(text: str) -> str:
     """What is below the explanation."""
     return text.partition("before a deploy.")[2]
-
-
-def test_an_approver_may_look(sqlite_url: str, run_id: str) -> None:
-    from tests.support.ui import ui_account
-
-    with deployed(sqlite_url, "snooze") as rt, ui_account(rt, "answer", worker=False) as ana:
-        page: Any = ana.get("/code-changes")
-        assert "1 would be held" in page.text
-        assert isinstance(ana, Person)

@@ -9,7 +9,7 @@ from perdure.runtime import Runtime
 from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain
 from tests.support.raw import execute
-from tests.support.ui import Person, ui_account
+from tests.support.ui import Person
 
 
 def ask(state: Log) -> Any:
@@ -54,10 +54,3 @@ def test_the_doctor_says_what_it_found(rt: Runtime, person: Person) -> None:
     assert "1 finding" in page.text
     assert "<b>t</b>" in page.text
     assert faults(page.html) == []
-
-
-def test_an_approver_sees_the_signs_and_not_the_doctor(rt: Runtime) -> None:
-    with ui_account(rt, "answer", worker=False) as ana:
-        page = ana.get("/health")
-        assert "Due runs" in page.text
-        assert [form.action for form in page.forms] == ["/ui/sign-out"]

@@ -355,15 +355,6 @@ def test_damaged_items_are_listed(runtime: TemporaryRuntime) -> None:
         assert "Open it and answer it" in preview.text
 
 
-def test_a_reader_sees_no_buttons(runtime: TemporaryRuntime) -> None:
-    agent, _ = reviewed_agent({"to": "bo", "body": "Hello"})
-    begin(runtime, "mailer", agent)
-    with pages(runtime, "cy:read") as [cy]:
-        page = cy.get("/inbox")
-        assert "Hello" in page.text
-        assert "Approve" not in page.text
-
-
 # -- threads of others
 
 

@@ -119,36 +119,7 @@ def test_the_difference_of_an_edit_is_shown_while_it_is_typed(runtime: Temporary
         assert answers(runtime, wait) == []
 
 
-def test_an_answer_that_does_not_fit_is_corrected_on_the_same_page(
-    runtime: TemporaryRuntime,
-) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    _, wait = begin(
-        runtime, "ask", asking(lambda: perdure.ask("How many?", response_schema=schema))
-    )
-    with served(runtime) as ana:
-        page = ana.get(link(runtime, wait))
-        [name] = [name for name, text in page.form("/link", {"how": "form"}).fields if not text]
-        wrong = page.submit("/link", {"how": "form"}, **{name: "many"})
-        assert (wrong.status, "whole number" in wrong.text) == (422, True)
-        done = wrong.submit("/link", {"how": "form"}, **{name: "3"})
-        assert "Your answer was sent" in done.text
-    assert len(answers(runtime, wait)) == 1
-
-
 # -- once
-
-
-def test_a_second_click_is_no_error_and_decides_once(runtime: TemporaryRuntime) -> None:
-    wait, _ = mailer(runtime)
-    with served(runtime) as ana:
-        page = ana.get(link(runtime, wait))
-        for _ in range(2):
-            done = page.submit("/link", {"decision.0": "approve"})
-            assert (done.status, "You approved" in done.text) == (200, True)
-        other = page.submit("/link", {"decision.0": "reject"})
-        assert (other.status, "Your answer was not sent" in other.text) == (409, True)
-    assert len(answers(runtime, wait)) == 1
 
 
 def test_an_answer_by_someone_else_is_shown_with_who_and_when(runtime: TemporaryRuntime) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 import perdure
 import perdure.testing
-from perdure.commands import tokens
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from tests.support.reviewed_agents import asking, reviewed_agent
@@ -106,11 +105,3 @@ def test_an_invalid_time_sends_only_new_questions(runtime: TemporaryRuntime, sin
         assert events.next()[0] == "ready"
         wait = ask(runtime)
         assert events.next()[2]["id"] == wait.id
-
-
-def test_the_stream_requires_signing_in(runtime: TemporaryRuntime) -> None:
-    runtime.journal.run(tokens.create(runtime.engine, "op", ["admin"]))
-    with ui_server(runtime, worker=False) as person:
-        answer = person.stranger().http.get(LIVE, follow_redirects=False)
-        assert answer.status_code == 303
-        assert "/sign-in" in answer.headers["location"]

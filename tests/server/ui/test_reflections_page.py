@@ -9,7 +9,7 @@ from perdure.langmem.reflector import ReflectionRequest
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support.raw import execute
-from tests.support.ui import Person, ui_account
+from tests.support.ui import Person
 
 
 def submit(rt: Runtime, *namespace: str, executor: str = "memories") -> str:
@@ -77,11 +77,3 @@ def test_the_run_of_another_graph_is_not_a_reflection(rt: Runtime, person: Perso
     run = rt.blocking.start("letter")
     assert page.submit("/reflections/cancel", id=run.id).status == 404
     assert rt.blocking.get(run.id).state is State.PENDING
-
-
-def test_an_approver_may_look_but_not_retry(rt: Runtime) -> None:
-    hold(rt, submit(rt, "users", "ada"))
-    with ui_account(rt, "answer", worker=False) as ana:
-        page = ana.get("/reflections")
-        assert "users / ada" in page.text
-        assert [form.action for form in page.forms] == ["/ui/sign-out"]

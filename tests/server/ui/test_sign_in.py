@@ -23,7 +23,7 @@ from perdure.server.ui.page_route import browser_cookie, session_cookie
 from perdure.server.ui.site import sign_in_path
 from tests.server.ui.html_judge import faults
 from tests.support.agents import opened
-from tests.support.http import account, csrf, signer_of, visiting
+from tests.support.http import account, signer_of, visiting
 
 HOME = "/ui/inbox"
 
@@ -179,15 +179,6 @@ async def test_behind_a_proxy_with_tls_cookies_are_secure(sqlite_url: str) -> No
         async with visiting(rt) as visitor:
             page = await visitor.get("/sign-in", headers={"X-Forwarded-Proto": "https"})
             assert "secure" in page.headers["set-cookie"].lower()
-
-
-async def test_signing_out_removes_the_session(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
-        await visitor.sign_in(await account(rt, "read"))
-        page = await visitor.get()
-        answer = await visitor.post("/sign-out", {"csrf": csrf(page)})
-        assert answer.headers["location"] == "/ui/sign-in"
-        assert not await visitor.is_signed_in()
 
 
 # -- redirects
