@@ -12,7 +12,7 @@ import perdure
 from perdure.commands.run_control import RunAction, Stakes, read_stakes
 from perdure.errors import WrongState
 from perdure.types import Control, Retry, Run, State
-from perdure.views.run_offers import Consequence, consequence, preview
+from perdure.views.run_offers import Consequence, consequence
 from tests.support.effects import Cut, Times
 from tests.support.waiters import DAY, MINUTE, asking, chain, drive, healthy, sleeping
 
@@ -26,13 +26,6 @@ def run(state: State, id: str = "r") -> Run:
 
 def will(state: State, action: RunAction, **stakes: Any) -> Consequence:
     return consequence(run(state), action, Stakes(**stakes), TEN)
-
-
-def test_a_driven_run_stops_after_its_current_step_and_a_resting_one_at_once() -> None:
-    said = will(State.RUNNING, RunAction.PAUSE)
-    assert said.text == "paused after its current step, or mid-step after 10s"
-    assert will(State.WAITING, RunAction.PAUSE).text == "paused at once"
-    assert will(State.WAITING, RunAction.CANCEL).text == "cancelled at once"
 
 
 def test_cancelling_says_what_is_undone_and_which_children_stop() -> None:
@@ -79,30 +72,6 @@ def test_an_impossible_action_says_why(
     state: State, action: RunAction, stakes: dict[str, Any], why: str
 ) -> None:
     assert will(state, action, **stakes) == Consequence(False, f"not {action.done}: {why}")
-
-
-def test_a_preview_groups_runs_and_counts_what_will_happen() -> None:
-    runs = [
-        (run(State.WAITING, "a"), Stakes()),
-        (run(State.DONE, "b"), Stakes(undoable=("x",), children=5)),
-        (run(State.RUNNING, "c"), Stakes(undoable=("charge", "mail"), children=1)),
-        (run(State.WAITING, "d"), Stakes(children=1)),
-    ]
-    shown = preview(RunAction.CANCEL, runs, TEN)
-    assert [group.title for group in shown.groups] == [
-        "2 runs: cancelled at once",
-        "1 run: cancelled after its current step, or mid-step after 10s",
-        "1 run: not cancelled: it has ended",
-    ]
-    assert shown.changed == ("a", "d", "c")
-    assert shown.sentence == (
-        "3 runs will be cancelled with their 2 child runs, and 2 effects undone. "
-        "1 run stays unchanged."
-    )
-    none = preview(RunAction.RETRY, runs, TEN)
-    assert none.sentence == "None of these runs can be retried now."
-    retried = preview(RunAction.RETRY, [(run(State.FAILED), Stakes(failed=("x",)))], TEN)
-    assert retried.sentence == "1 run will be retried, and 1 effect called again."
 
 
 async def read(rt: Any, *runs: Run) -> list[tuple[Run, Stakes]]:

@@ -81,18 +81,6 @@ async def test_an_agent_with_the_middleware_takes_the_answer_that_the_inbox_prin
         assert sorted(paid) == ["A-17", "A-18"]
 
 
-async def test_the_middleware_that_asks_for_each_call_has_a_schema(sqlite_url: str) -> None:
-    agent, paid = reviewed({"invoice": "A-17"}, mode="per_call")
-    async with opened(sqlite_url) as rt:
-        run, wait = await asked(rt, agent, PAY)
-        with pytest.raises(BadAnswer):
-            await rt.answer(wait.id, True)
-        await rt.answer(wait.id, {"type": "approve"})
-        await rt.tick()
-        assert (await rt.get(run.id)).state is State.DONE
-        assert paid == ["A-17"]
-
-
 EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"n": 2}}}
 
 
@@ -223,18 +211,6 @@ async def test_earlier_answers_of_the_node_are_kept(url: str) -> None:
         await rt.answer(again.id, 5)
         await rt.tick()
         assert (await rt.get(run.id)).output == said("a", "one", "2")
-
-
-async def test_an_answer_that_no_driver_has_seen_yet_is_withdrawn(url: str) -> None:
-    async with opened(url) as rt:
-        run, wait = await asked(rt, chain(fragile), said("a"))
-        await rt.answer(wait.id, 0)
-        await rt.withdraw(wait.id)
-        await rt.tick()
-        assert (await rt.get(run.id)).state is State.WAITING
-        await rt.answer(wait.id, 5)
-        await rt.tick()
-        assert (await rt.get(run.id)).output == said("a", "kept", "2")
 
 
 async def test_an_answer_of_a_run_whose_thread_has_gone_on_is_not_withdrawn(url: str) -> None:

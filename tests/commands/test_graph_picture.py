@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from datetime import UTC, datetime
 from itertools import combinations
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langgraph.graph import END, START, StateGraph
 
-from perdure.server.agent_api.assistants import drawing
-from perdure.types import Event
 from perdure.views.graph_picture import (
     MOST_NODES,
     Edge,
@@ -22,7 +18,6 @@ from perdure.views.graph_picture import (
     Progress,
     graph_picture,
     lay_out,
-    progress,
 )
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -114,22 +109,6 @@ def test_it_shows_what_ran_how_often_where_the_run_is_and_what_may_come() -> Non
     assert len(dashed) >= 2
 
 
-def test_progress_counts_the_steps_of_the_graph_itself() -> None:
-    at = datetime(2030, 1, 1, tzinfo=UTC)
-    told: list[dict[str, Any]] = [
-        {"step": -1, "source": "input"},
-        {"step": 0, "source": "loop", "nodes": []},
-        {"step": 1, "nodes": ["agent"]},
-        {"step": 1, "nodes": ["inner"], "ns": "tools:1"},
-        {"step": 2, "nodes": ["tools", "agent"]},
-    ]
-    events = [Event(n, at, "step", data) for n, data in enumerate(told, 1)]
-    found = progress([*events, Event(6, at, "step", {}, damaged="x")], ["tools"], is_over=False)
-    assert (dict(found.ran), found.now) == ({"agent": 2, "tools": 1}, ("tools",))
-    assert found.last == {"agent": 5, "tools": 5}
-    assert progress(events, ["tools"], is_over=True).now == ()
-
-
 def test_an_unknown_or_very_large_graph_is_a_list_of_nodes() -> None:
     unknown = graph_picture(None, Progress({"agent": 1}, ("agent",)), title="Graph")
     assert "<svg" not in unknown
@@ -146,24 +125,6 @@ def test_no_name_becomes_markup() -> None:
             html = graph_picture(given_shape, at, title=HOSTILE, link=link)
             assert "<script" not in html
             ET.fromstring(html)
-
-
-class State(TypedDict):
-    x: int
-
-
-def test_a_compiled_graph_of_langgraph_is_drawn_with_its_subgraph_as_one_node() -> None:
-    inner = StateGraph(State)
-    inner.add_node("inside", lambda state: state)
-    inner.add_edge(START, "inside")
-    graph = StateGraph(State)
-    graph.add_node("plan", lambda state: state)
-    graph.add_node("work", inner.compile())
-    graph.add_edge(START, "plan")
-    graph.add_conditional_edges("plan", lambda _: "work", {"work": "work", "stop": END})
-    found = GraphShape.of(drawing(graph.compile(), False))
-    assert set(found.nodes) == {START, "plan", "work", END}
-    assert Edge("plan", END, True, "stop") in found.edges
 
 
 @pytest.mark.parametrize("count", [0, 1])

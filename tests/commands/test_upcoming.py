@@ -9,7 +9,7 @@ import pytest
 
 from perdure.commands.schedules import ScheduleRow
 from perdure.times import milliseconds
-from perdure.views.formatting import Upcoming, cron_words, upcoming
+from perdure.views.formatting import Upcoming, upcoming
 
 ROME, NEW_YORK = ZoneInfo("Europe/Rome"), ZoneInfo("America/New_York")
 
@@ -47,14 +47,6 @@ def test_a_change_of_a_clock_that_both_read_is_named_once() -> None:
     assert one.change == "clocks in Europe/Rome go forward 1h"
 
 
-def test_ten_times_are_shown_and_the_date_may_differ() -> None:
-    times = upcoming(
-        schedule("30 23 * * *", "America/New_York"), datetime(2026, 6, 1, tzinfo=UTC), ROME
-    )
-    assert len(times) == 10
-    assert not any(one.same_day for one in times)
-
-
 def test_no_time_is_after_the_end_of_a_schedule() -> None:
     end = datetime(2026, 6, 2, 12, tzinfo=UTC)
     assert (
@@ -66,8 +58,3 @@ def test_no_time_is_after_the_end_of_a_schedule() -> None:
 @pytest.mark.parametrize(("cron", "zone"), [("every day", "UTC"), ("0 9 * * *", "Mars/Olympus")])
 def test_a_line_that_cannot_be_read_has_no_times(cron: str, zone: str) -> None:
     assert upcoming(schedule(cron, zone), datetime(2026, 6, 1, tzinfo=UTC), ROME) == ()
-
-
-def test_a_cron_line_is_said_in_words() -> None:
-    assert cron_words("0 9 * * 1-5") == "At 09:00 on Monday through Friday"
-    assert cron_words("every day") == ""

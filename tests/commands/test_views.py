@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.commands.run_reads import Children, Descendant, run_tree, tree_lines
-from perdure.commands.runs import Joined
-from perdure.commands.workers import UnknownGraphName
 from perdure.text import describe_error
 from perdure.types import (
     EffectRecord,
@@ -357,25 +354,6 @@ def effect(state: EffectState = EffectState.UNKNOWN) -> EffectRecord:
 NOW = START + timedelta(hours=2)
 
 
-def test_the_inbox_lists_what_needs_a_person_with_the_action() -> None:
-    schema = {"enum": ["yes", "no"]}
-    items = inbox([question(response_schema=schema)], [effect()], [run(State.HELD, id="r2")], NOW)
-    assert [(one.action.verb, one.action.ids) for one in items] == [
-        (Verb.ANSWER, ("w",)),
-        (Verb.SETTLE, ("k",)),
-        (Verb.RETRY, ("r2",)),
-    ]
-    assert (items[0].note, items[0].accepts) == ("asked 2h ago", "yes | no")
-    assert items[0].action.example == '"yes"'
-    assert items[1].shown == {"to": "ana"}
-
-
-def test_a_held_run_with_unknown_effects_is_in_the_inbox_by_its_effects() -> None:
-    assert [one.action.verb for one in inbox([], [effect()], [run(State.HELD)], NOW)] == [
-        Verb.SETTLE
-    ]
-
-
 def test_a_run_says_what_it_is_waiting_for() -> None:
     [asked] = blockers(run(), [question()], [], NOW)
     assert (asked.text, asked.shown) == ("asks a person", {"draft": "Dear Ana"})
@@ -456,28 +434,6 @@ def test_a_run_whose_worker_was_lost_says_so() -> None:
     assert blockers(run(State.RUNNING, due_at=NOW + timedelta(seconds=3)), [], [], NOW) == []
 
 
-def test_a_run_of_a_graph_that_no_worker_has_says_so() -> None:
-    unknown = UnknownGraphName("g", "", 3, " Did you mean 'gg'?")
-    pending = run(State.PENDING, due_at=START)
-    [found] = blockers(pending, [], [], NOW, [unknown])
-    assert found.text == (
-        "due for 2h: perhaps no worker has this graph: no run of 'g' was driven lately. "
-        "Did you mean 'gg'? If none has, start a worker that registers it, or cancel the run"
-    )
-    other = run(State.PENDING, due_at=START, version="2")
-    [late] = blockers(other, [], [], NOW, [unknown])
-    assert late.text.startswith("due for 2h, and no worker has claimed it")
-
-
-def test_a_step_that_only_sent_tasks_made_is_shown() -> None:
-    [sent] = events((1, "step", {"step": 2, "source": "loop", "nodes": ["tools"]}))
-    assert view_event(sent).text == "step 2  tools"
-    [older] = events((1, "step", {"step": 2, "source": "loop", "nodes": []}))  # of before 0.2
-    assert not view_event(older).routine
-    [first] = events((1, "step", {"step": 0, "source": "loop", "nodes": []}))
-    assert view_event(first).routine
-
-
 # -- wording
 
 
@@ -487,31 +443,3 @@ def test_a_duration_has_two_units_and_an_age_one() -> None:
     assert age(START, NOW) == "2h"
     assert age(NOW + timedelta(hours=3), NOW) == "in 3h"
     assert (count(1, "run"), count(1200, "run")) == ("1 run", "1,200 runs")
-
-
-# -- trees
-
-
-def test_a_tree_lists_each_run_after_its_parent_and_knows_where_branches_end() -> None:
-    def child(id: str, parent: str, siblings: int, joined: Joined = Joined.NO) -> Descendant:
-        return Descendant(replace(run(), id=id, parent_id=parent), joined, siblings)
-
-    level_by_level = [
-        *(child("a", "root", 2, Joined.WAITS), child("b", "root", 2)),
-        *(child("a1", "a", 5, Joined.YES), child("b1", "b", 1), child("a2", "a", 5)),
-    ]
-    told = [
-        (line.node.run.id, line.is_last, line.node.relation)
-        if line.node
-        else (line.parent_id, line.is_last, line.left_out)
-        for line in tree_lines("root", run_tree("root", level_by_level))
-    ]
-    assert told == [
-        ("a", (False,), "its parent waits for it"),
-        ("a1", (False, False), "joined"),
-        ("a2", (False, False), ""),
-        ("a", (False, True), 3),
-        ("b", (True,), ""),
-        ("b1", (True, True), ""),
-    ]
-    assert run_tree("other", level_by_level) == Children()

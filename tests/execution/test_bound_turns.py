@@ -60,24 +60,6 @@ def test_a_call_supersedes_the_one_before_it_when_that_comes_to_a_question(url: 
         assert rt.blocking.tick().done == 1
 
 
-def test_a_call_takes_its_turn_behind_runs_that_were_started_before_it(url: str) -> None:
-    with runtime(url) as rt:
-        gate = Gate()
-        graph = rt.register(sequence(gate=gate), name="agent")
-        for n in range(2):
-            rt.blocking.start("agent", {"log": [n]}, thread_id="t")
-        with ThreadPoolExecutor(2) as pool:
-            driving = pool.submit(rt.blocking.tick)
-            try:
-                assert gate.entered.wait(30)
-                call = pool.submit(graph.invoke, {"log": ["call"]}, T)
-                until(lambda: len(rt.blocking.runs()) == 3)
-            finally:
-                gate.open.set()
-            assert call.result(30)["log"] == [0, "through", 1, "through", "call", "through"]
-            assert driving.result(30).done == 2
-
-
 def test_two_who_resume_at_once_open_the_gate_once(url: str) -> None:
     """LangGraph on a saver runs what is behind the question once per caller."""
     fired: list[str] = []

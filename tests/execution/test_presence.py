@@ -17,7 +17,6 @@ from perdure.commands.workers import WorkerRow
 from perdure.errors import NotFound
 from perdure.execution import lease
 from perdure.types import Actor, State, WorkerInfo, WorkerState
-from tests.execution.counting import count_requests
 from tests.support.agents import Calls, Log, chain, driving, opened, reaches
 from tests.support.controls import echo, said
 from tests.support.fork_server import ForkServer
@@ -75,28 +74,6 @@ async def test_a_worker_is_listed_with_what_it_drives_until_it_stops(url: str) -
             assert (await one_worker(rt)).driven == 0
         assert await rt.workers() == []
         assert rows(url) == 0
-
-
-async def test_a_tick_writes_nothing_about_itself_and_is_listed_while_it_drives(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[WorkerInfo] = []
-
-    async def look(state: Log) -> Any:
-        seen.extend(await asyncio.to_thread(lambda: other.blocking.workers()))
-        return said("looked")
-
-    with perdure.Client(sqlite_url) as other:
-        backend = count_requests(sqlite_url, monkeypatch, 3600.0)
-        async with opened(sqlite_url) as rt:
-            rt.register(chain(look), name="g")
-            await rt.tick()
-            await rt.start("g", said(), thread_id="t")
-            await rt.tick()
-            asked = {name for request in backend.take() for name in request.statements}
-            assert "announce_worker" not in asked
-            [one] = seen
-            assert (one.id, one.driven, one.started_at) == (rt.worker_id, 1, None)
 
 
 async def test_two_workers_of_a_process_share_a_row(sqlite_url: str) -> None:

@@ -88,18 +88,6 @@ async def test_a_thread_stream_has_messages_values_and_the_output(
         assert [one["content"] for one in found["messages"]] == ["hi", SAID]
 
 
-async def test_a_message_arrives_in_pieces(server: StreamingServer) -> None:
-    async with (
-        server.http.client() as client,
-        client.threads.stream(assistant_id="chat") as stream,
-    ):
-        await stream.run.start(input=HI)
-        (message,) = [message async for message in stream.messages]
-        pieces = [piece async for piece in message.text]
-        assert len(pieces) > 3
-        assert "".join(pieces) == SAID
-
-
 async def test_a_question_is_seen_and_answered(server: StreamingServer) -> None:
     t = thread()
     async with (

@@ -23,7 +23,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 import perdure
-from perdure.errors import BadArgument, Closed
+from perdure.errors import BadArgument
 from perdure.runtime import Runtime
 from perdure.server.lifespan import SharedLifespan
 from perdure.types import Counts, State
@@ -288,26 +288,6 @@ async def test_a_caller_that_leaves_does_not_stop_the_tick(url: str) -> None:
             await auntil(lambda: not rt.engine.is_driving)
 
 
-async def serving(app: Starlette, inside: Any) -> None:
-    """Run an application's lifespan around `inside`, as a server does."""
-    async with app.router.lifespan_context(app):
-        await inside()
-
-
-async def test_the_lifespan_opens_the_runtime_and_closes_it(url: str) -> None:
-    rt = perdure.Runtime(url)
-    app = rt.asgi()
-
-    async def look() -> None:
-        assert rt.engine.is_open
-        async with asking(app) as http:
-            assert (await http.get("/ok")).status_code == 200
-
-    await serving(app, look)
-    with pytest.raises(Closed):
-        await rt.runs()
-
-
 def test_the_last_of_overlapping_lifespans_closes_the_runtime(sqlite_url: str) -> None:
     rt = perdure.Runtime(sqlite_url)
     rt.register(chain(Calls().node("a")), name="g")
@@ -340,47 +320,6 @@ async def test_a_lifespan_that_is_cancelled_while_it_drains_closes_the_runtime(
     with pytest.raises(asyncio.CancelledError):
         await living
     assert not rt.is_open
-
-
-async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
-    calls = Calls()
-    with gate() as door:
-        async with opened(url) as rt:
-            rt.register(chain(("a", door.wait), calls.node("b")), name="g")
-            run = await rt.start("g", {})
-            app = rt.asgi(secret=SECRET, worker=False)
-            asked: list[asyncio.Task[Any]] = []
-
-            async def leave() -> None:
-                async def ask() -> None:
-                    async with asking(app, headers=KNOWN) as http:
-                        await http.post("/cron/tick")
-
-                asked.append(asyncio.create_task(ask()))
-                await door.reached()
-                asyncio.get_running_loop().call_later(0.05, door.open)
-
-            await serving(app, leave)
-            assert not rt.engine.is_driving
-            found = await rt.get(run.id)
-            assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
-            await asyncio.gather(*asked, return_exceptions=True)
-            await rt.tick()
-            assert (await rt.get(run.id)).state is State.DONE
-
-
-async def test_a_mounted_application_works_without_its_lifespan(url: str) -> None:
-    rt = perdure.Runtime(url)
-    rt.register(chain(Calls().node("a")), name="g")
-    app = Starlette(routes=[Mount("/agents", app=rt.asgi(secret=SECRET, worker=False))])
-
-    async def use() -> None:
-        async with asking(app, headers=KNOWN) as http:
-            assert (await http.post("/agents/cron/tick")).json()["claimed"] == 0
-            assert (await http.get("/agents/ok")).json() == {"ok": True}
-
-    with closing(rt):
-        await serving(app, use)
 
 
 # -- a real server
