@@ -3,7 +3,7 @@
 Exit codes:
 
     0    success
-    1    the command found a problem: `doctor`, `check`, `migrate --check`, `crashtest`,
+    1    the command found a problem: `doctor`, `check`, `migrate --check`, `crashtest`, `import`,
          `d1 doctor`, `evaluate --at-least`, or `start --wait` when the run did not end done
     2    wrong use, or not found: an unknown id, no journal, a run in the wrong state, a module of
          yours that raised while it was imported

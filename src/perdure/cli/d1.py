@@ -125,7 +125,7 @@ def doctor(
     schema       version of the journal's schema, or that there is no journal yet
     latency      median and worst of 10 round trips
     clock        difference from this host's clock; more than 30 s fails
-    limits       a batch with the most statements, parameters and bytes that perdure sends
+    limits       the largest batch that perdure sends
     cron         the last tick of the Worker's cron; a failed one fails
     size         size of the database; over 9 GB fails
     """

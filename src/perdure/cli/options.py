@@ -344,6 +344,8 @@ def parameter(one: inspect.Parameter, kind: Any, help: str | None = None) -> cli
         return click.Option([one.name, *names], is_flag=True, default=one.default, **settings)
     if is_many:
         settings |= {"multiple": True, "show_default": False}
+        if "repeatable" not in (settings["help"] or ""):
+            settings["help"] = f"{settings['help'] or ''} Repeatable.".strip()
     elif has_default:
         settings["default"] = one.default
     if isinstance(one.default, timedelta) and not is_said:

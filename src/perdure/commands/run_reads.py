@@ -211,8 +211,8 @@ def list_runs(
         graph: Runs of this graph, in any version.
         metadata: Keys and values that the run's metadata must contain. SQL cannot search them,
             so runs are read until enough match.
-        since: Runs accepted at this time or later, with a time zone.
-        until: Runs accepted before this time, with a time zone.
+        since: Runs accepted at this time or later.
+        until: Runs accepted before this time.
         after: The last run of the previous page.
         limit: Maximum number of runs to return, 100 by default.
         output: Whether to read what each run returned.

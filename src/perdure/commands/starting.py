@@ -380,8 +380,7 @@ async def start(
         config: LangGraph's config, such as `{"recursion_limit": 50, "configurable": {…}}`. It
             must not have `callbacks`, which cannot be stored: give those to the graph.
             `thread_id`, `run_id` and `checkpoint_id` in `configurable` are set by the runtime.
-        after: When to begin, as a delay or a time with a time zone. By default as soon as a
-            worker is free.
+        after: When to begin: a delay or a time. By default as soon as a worker is free.
         durability: When checkpoints are on disk: `auto`, `sync`, `async` or `exit`. By default
             that of the runtime that drives the run.
         multitask_strategy: What to do if the thread has a run that has not ended. `enqueue`
