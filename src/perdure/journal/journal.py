@@ -242,7 +242,9 @@ class Journal:
         """Do `work`, which reads more than once, in a thread that reads: one change of threads is
         cheaper than one for each read."""
         self._check()
-        return await self._reads.run(work)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._reads.start(lambda: _hand_over([(future, _outcome(work))]))
+        return await future
 
     def read_soon(self, op: Op[T], then: Callable[[T], None]) -> None:
         """Read in another thread and hand the result to `then`; or not, if that fails."""
@@ -372,12 +374,6 @@ class Reads:
             gathered.append((op, future))
             if self._together == 1 or len(gathered) % self._together == 1:
                 self.start(partial(self._visit, op.name))  # else a thread is on its way for it
-        return future
-
-    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do `work` in a thread. The future belongs to the running event loop."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.start(lambda: _hand_over([(future, _outcome(work))]))
         return future
 
     def start(self, job: Callable[[], None]) -> None:

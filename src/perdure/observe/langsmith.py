@@ -231,7 +231,8 @@ class LangSmith(TraceSink):
 
     def _send_feedback(self, run_id: str, where: Place, score: Score, about: str) -> None:
         """Send a score, as it is now, as feedback; if LangSmith has that feedback, update it."""
-        id = feedback_id(run_id, score.name, about)
+        digest = hashed("feedback", run_id, score.name, about)
+        id = UUID(bytes=digest[:16], version=5)  # whatever the value of the score is
         value: dict[str, Any] = {"score": score.value, "value": score.label}
         value["comment"] = self._comment(score)
         source = {
@@ -347,11 +348,6 @@ def place(run_id: str, path: Path) -> Place:
         order.append(f"{moment(start):%Y%m%dT%H%M%S%fZ}{ids[-1]}")
     parent = ids[-2] if len(ids) > 1 else None
     return Place(ids[-1], ids[0], parent, ".".join(order), moment(start))
-
-
-def feedback_id(run_id: str, name: str, about: str) -> UUID:
-    """The id of the feedback for a score. It does not depend on the value."""
-    return UUID(bytes=hashed("feedback", run_id, name, about)[:16], version=5)
 
 
 def _id(run_id: str, key: SpanKey, at: int) -> UUID:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from perdure.times import utc_time
@@ -18,7 +18,7 @@ from perdure.views.formatting import age, count, duration
 from perdure.views.markup import Html, element
 from perdure.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.views.timeline_drawing import NO_LINKS, RESTS, Links
-from perdure.views.timeline_parts import TimelineParts, Zoom, timeline_parts
+from perdure.views.timeline_parts import Zoom, timeline_parts
 from perdure.views.waiting_for import is_lost
 
 WIDTH, HEIGHT = 1000.0, 10.0
@@ -125,21 +125,6 @@ class Timeline:
         """The time spent in each kind of period, longest first."""
         return totals(self.periods, self.now)
 
-    def between(self, first: int, last: int) -> Timeline:
-        """The part between two events.
-
-        Args:
-            first: Number of the first event.
-            last: Number of the last event.
-        """
-        return replace(self, zoom=Zoom(first, last))
-
-    def parts(self, format_time: FormatTime = utc_time) -> TimelineParts:
-        """What its picture shows."""
-        return timeline_parts(
-            self.periods, self.now, zoom=self.zoom, effects=self.effects, format_time=format_time
-        )
-
     def picture(
         self, *, links: Links = NO_LINKS, selected: int | None = None, zone: tzinfo = UTC
     ) -> Html:
@@ -148,9 +133,16 @@ class Timeline:
         def format_time(at: datetime) -> str:
             return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
+        parts = timeline_parts(
+            self.periods,
+            self.now,
+            zoom=self.zoom,
+            effects=self.effects,
+            format_time=utc_time if zone is UTC else format_time,
+        )
         digest = hashlib.blake2s(self.run.id.encode(), digest_size=6).hexdigest()
         return timeline_drawing.timeline_picture(
-            self.parts(utc_time if zone is UTC else format_time),
+            parts,
             title="Timeline of the run",
             links=links,
             selected=selected,

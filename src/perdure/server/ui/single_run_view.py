@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -174,7 +174,7 @@ class RunView:
         )
 
     def timeline(self) -> Html:
-        life = self.life if self.asked.zoom is None else self._zoomed()
+        life = replace(self.life, zoom=self.asked.zoom)
         picture = life.picture(links=self.links, selected=self.asked.open, zone=self.ui.zone)
         return self.ui.fragment(
             "parts/run_timeline.html",
@@ -185,10 +185,6 @@ class RunView:
             latest=self._latest(),
             spent=time_spent(self.life),
         )
-
-    def _zoomed(self) -> Timeline:
-        zoom = self.asked.zoom
-        return self.life if zoom is None else self.life.between(zoom.first, zoom.last)
 
     def _wider(self) -> Zoom | None:
         """A zoom twice as wide, around the current one."""
