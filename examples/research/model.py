@@ -35,14 +35,7 @@ class ScriptedModel(BaseChatModel):
         return self._generate(messages)
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        answer = self.script(messages)
-        read, written = sum(map(_tokens, messages)), _tokens(answer)
-        answer.usage_metadata = {
-            "input_tokens": read,
-            "output_tokens": written,
-            "total_tokens": read + written,
-        }
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+        return ChatResult(generations=[ChatGeneration(message=self.script(messages))])
 
     def _charge(self) -> None:
         with Path(self.bill).open("a") as bill:
@@ -54,11 +47,6 @@ class ScriptedModel(BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "scripted"
-
-
-def _tokens(message: BaseMessage) -> int:
-    called = getattr(message, "tool_calls", ())
-    return len(re.findall(r"\w+", f"{message.text} {json.dumps(list(called))}"))
 
 
 # -- the scripts

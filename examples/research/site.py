@@ -22,16 +22,13 @@ COASTS = ("North", "East", "South", "West")
 FIRST = ["Amber", "Black", "Cold", "Dun", "Elder", "Far", "Grey", "Hollow", "Iron", "Kestrel"]
 SECOND = ["Head", "Point", "Ness", "Rock"]
 OTHER = ["harbours", "tides", "charts", "wrecks", "gulls", "ferries", "buoys", "storms"]
-FUELS = ("whale oil", "colza oil", "paraffin", "acetylene", "electricity")
 
 
 def _lighthouse(coast: str, name: str, chance: random.Random) -> str:
     height, range_ = chance.randrange(14, 62), chance.randrange(9, 28)
     return (
         f"{name} stands on the {coast} coast. It was first lit in {chance.randrange(1740, 1910)}. "
-        f"The tower is {height} metres tall and its light is seen for {range_} miles. "
-        f"It burned {chance.choice(FUELS)} for most of its life. "
-        f"{chance.randrange(1, 5)} keepers lived there with {chance.randrange(2, 40)} sheep."
+        f"The tower is {height} metres tall and its light is seen for {range_} miles."
     )
 
 

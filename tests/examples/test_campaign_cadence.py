@@ -233,15 +233,6 @@ def test_a_stored_cadence_reads_back_equal(gaps: list[int], window: Window) -> N
     assert Cadence.of(cadence.columns()) == cadence
 
 
-def test_the_columns_are_what_the_tables_say() -> None:
-    assert Cadence().columns() == {
-        "gaps": "[0, 4, 7, 7, 7, 7]",
-        "days": "[0, 1, 2, 3, 4]",
-        "opens": "09:00",
-        "closes": "17:00",
-    }
-
-
 def test_a_cadence_is_read_from_the_command_line() -> None:
     found = Cadence.parse("0,4, 7", " 08:30 - 24:00 ", "sat-mon,wed")
     assert found.gaps == (0, 4, 7)

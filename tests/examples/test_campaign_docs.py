@@ -66,15 +66,6 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
     assert checked["README"] >= 10
 
 
-def test_the_check_of_commands_notices_a_missing_one() -> None:
-    assert check(["perdure", "runs", "--state", "held"])
-    assert not check(["make", "demo"])
-    with pytest.raises(AssertionError, match="no command"):
-        check(["perdure", "rans"])
-    with pytest.raises(AssertionError, match="options"):
-        check(["perdure", "runs", "--colour"])
-
-
 def test_every_named_file_exists() -> None:
     pages = "".join(page.read_text() for page in [README, *TUTORIAL])
     named = set(re.findall(r"`([\w-]+\.(?:py|sql|service|crontab))`", pages))
@@ -104,12 +95,6 @@ def test_every_block_of_the_tutorial_can_be_pasted_into_a_console() -> None:
     pythons = [one for page in TUTORIAL for one in blocks(page) if one.language == "python"]
     assert len(pythons) > 15
     assert [one.place for one in pythons if not is_read_by_a_console(one.text)] == []
-
-
-def test_a_block_that_a_console_rejects_is_noticed() -> None:
-    assert is_read_by_a_console("for one in []:\n    print(one)\n\nprint(await two())\n")
-    assert not is_read_by_a_console("for one in []:\n    print(one)\nprint(2)\n")
-    assert not is_read_by_a_console("def one():\n    print(1)\n\n    print(2)\n")
 
 
 # -- the README, for real

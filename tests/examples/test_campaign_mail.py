@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+import json
 import os
 import signal
 import socket
@@ -201,15 +202,11 @@ HELLO, OK, GO_ON = b"220 hello\r\n", b"250 ok\r\n", b"354 go on\r\n"
         ([b"2" * 20_000], TemporaryTrouble),
         ([HELLO, b"502 no\r\n", b"502 no\r\n"], SenderRefused),
         ([HELLO, OK, b"550 not you\r\n"], SenderRefused),
-        ([HELLO, OK, b"?\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK], TemporaryTrouble),
         ([HELLO, OK, OK, b""], TemporaryTrouble),
-        ([HELLO, OK, OK, b"?\r\n"], TemporaryTrouble),
-        ([HELLO, OK, OK, b"2" * 20_000], TemporaryTrouble),
         ([HELLO, OK, OK, b"550 no such user\r\n"], NoSuchRecipient),
         ([HELLO, OK, OK, b"550 5.1.1 no such user\r\n"], NoSuchRecipient),
         ([HELLO, OK, OK, b"550 5.7.1 not from you\r\n"], Rejected),
-        ([HELLO, OK, OK, b"554 spam\r\n"], Rejected),
         ([HELLO, OK, OK, b"450 5.1.1 confused\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK, OK], TemporaryTrouble),
         ([HELLO, OK, OK, OK, b"250 what content?\r\n"], TemporaryTrouble),
@@ -219,11 +216,9 @@ HELLO, OK, GO_ON = b"220 hello\r\n", b"250 ok\r\n", b"354 go on\r\n"
         ([HELLO, OK, OK, OK, GO_ON, b""], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"25"], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"?\r\n"], NoAnswer),
-        ([HELLO, OK, OK, OK, GO_ON, b"354 go on\r\n"], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"2" * 20_000], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"250-first\r\n"], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"452 full\r\n"], TemporaryTrouble),
-        ([HELLO, OK, OK, OK, GO_ON, b"421 closing\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK, OK, GO_ON, b"552 too big\r\n"], LetterRefused),
     ],
 )
@@ -320,9 +315,6 @@ def test_a_sender_can_be_killed_at_each_moment(moment: Moment, accepted: int) ->
         assert outgoing(office).accepted(ID) is bool(accepted)
 
 
-# -- as an effect
-
-
 # -- asking what became of it
 
 
@@ -375,3 +367,26 @@ def test_an_answer_that_does_not_name_the_mail_does_not_count(answer: bytes) -> 
                 Outgoing(HOST, 25, lookup_url=url).accepted(ID)
         finally:
             thread.join()
+
+
+# -- the post office
+
+
+def test_in_a_process_of_its_own_it_writes_its_log_for_others_to_judge(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    command = [sys.executable, "-m", "examples.campaign.demo.postoffice", "--log", str(log)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            smtp, address, lookup, url = process.stdout.readline().split()
+            assert (smtp, lookup) == ("smtp", "lookup")
+            assert url.startswith("http://127.0.0.1:")
+            out = Outgoing(HOST, int(address.rpartition(":")[2]))
+            for one in (ID, "<touch-2@example.com>"):
+                out.send(replace(LETTER, message_id=one), DATE, yes)
+            lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+            assert [line["message_id"] for line in lines] == [ID, "<touch-2@example.com>"]
+            assert all(line["began"] < line["accepted"] for line in lines)
+        finally:
+            os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(20) == 0

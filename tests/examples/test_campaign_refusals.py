@@ -97,7 +97,6 @@ PERHAPS_OURS = [
     "554 5.2.122 The recipient has exceeded their limit for messages per hour",
     "551 User not local; please try another path",
     "553 Requested action not taken",
-    "554 Transaction failed",
     "550 5.7.1 Message rejected",
     "550 5.1.0 Address rejected",
     "550 5.2.0 Mailbox problem",

@@ -58,10 +58,6 @@ class HostAndWorkerd(Crew):
             self.killed += 1
             return True
 
-    def end(self) -> None:
-        with self._changing:
-            super().end()
-
 
 class OnD1(Campaign):
     """The campaign on D1, driven by nothing but the Worker's cron."""
