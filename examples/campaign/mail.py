@@ -16,7 +16,7 @@ import smtplib
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -102,30 +102,9 @@ def compose(letter: Letter, date: datetime) -> bytes:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The outgoing SMTP server. `timeout` is in seconds, for each answer."""
+    """The outgoing SMTP server, and the provider's look-up."""
 
-    host: str
-    port: int
-    timeout: float = 30.0
-    security: str = "none"
-    user: str = ""
-    password: str = field(default="", repr=False)
-    lookup_url: str = ""
-    tls: ssl.SSLContext | None = None
-    """Overrides which certificates are trusted."""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Outgoing:
-        """The server that the settings name."""
-        return cls(
-            settings.smtp_host,
-            settings.smtp_port,
-            settings.smtp_timeout,
-            settings.smtp_security,
-            settings.smtp_user,
-            settings.smtp_password,
-            settings.lookup_url,
-        )
+    settings: Settings
 
     def send(
         self, letter: Letter, date: datetime, may_send: Callable[[], bool]
@@ -169,7 +148,7 @@ class Outgoing:
         not. A 404 that does not name it, from a wrong address or a proxy, does not count. Raises
         `LookupFailed` if the provider cannot say.
         """
-        url = self.lookup_url.replace("{message_id}", quote(message_id, safe=""))
+        url = self.settings.lookup_url.replace("{message_id}", quote(message_id, safe=""))
         try:
             response = httpx.get(url, timeout=10.0, trust_env=False)
             named = response.status_code in (200, 404) and response.json()["message_id"]
@@ -181,23 +160,24 @@ class Outgoing:
 
     def _connect(self) -> smtplib.SMTP:
         """A connection on which the server knows us."""
-        name, trust = socket.getfqdn(), self.tls or ssl.create_default_context()
+        settings, name, trust = self.settings, socket.getfqdn(), ssl.create_default_context()
+        host, port, timeout = settings.smtp_host, settings.smtp_port, settings.smtp_timeout
         with _not_done(Stage.CONNECT):
             smtp: smtplib.SMTP = (
-                smtplib.SMTP_SSL(self.host, self.port, name, timeout=self.timeout, context=trust)
-                if self.security == "tls"
-                else smtplib.SMTP(self.host, self.port, name, self.timeout)
+                smtplib.SMTP_SSL(host, port, name, timeout=timeout, context=trust)
+                if settings.smtp_security == "tls"
+                else smtplib.SMTP(host, port, name, timeout)
             )
         try:
             with _not_done(Stage.HELLO):
                 smtp.ehlo_or_helo_if_needed()
-            if self.security == "starttls":
+            if settings.smtp_security == "starttls":
                 with _not_done(Stage.TLS):
                     smtp.starttls(context=trust)
                     smtp.ehlo_or_helo_if_needed()
-            if self.user:
+            if settings.smtp_user:
                 with _not_done(Stage.LOGIN):
-                    smtp.login(self.user, self.password)
+                    smtp.login(settings.smtp_user, settings.smtp_password)
         except BaseException:
             smtp.close()
             raise

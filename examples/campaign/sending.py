@@ -61,7 +61,7 @@ class Sending:
     def __init__(self, settings: Settings, database: Database, now: Callable[[], int]) -> None:
         """`now` is the journal's time, in milliseconds."""
         self._settings, self._database, self._now = settings, database, now
-        self._outgoing = Outgoing.of(settings)
+        self._outgoing = Outgoing(settings)
         can_ask = bool(settings.lookup_url)
         self.send = perdure.effect(
             name=SEND,

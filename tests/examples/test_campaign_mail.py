@@ -30,6 +30,7 @@ from examples.campaign.refusals import (
     SenderRefused,
     TemporaryTrouble,
 )
+from examples.campaign.settings import Settings
 from tests.support.polling import until
 
 ROOT = Path(__file__).parents[2]
@@ -53,8 +54,8 @@ def yes() -> bool:
 
 
 def outgoing(office: PostOffice, **options: Any) -> Outgoing:
-    given = {"timeout": 20.0, "lookup_url": office.lookup_url, **options}
-    return Outgoing(HOST, office.smtp_port, **given)
+    settings = Settings(smtp_port=office.smtp_port, smtp_timeout=20.0, lookup_url=office.lookup_url)
+    return Outgoing(replace(settings, **options))
 
 
 def sent(letter: Letter) -> tuple[Mail, email.message.EmailMessage]:
@@ -147,7 +148,7 @@ def test_each_fault_says_whether_the_mail_may_have_gone_out(
     fault: Fault, raised: type[Exception], text: str, accepted: int
 ) -> None:
     with PostOffice(scripted({(BO, 1): fault}), late=60) as office:
-        out = outgoing(office, timeout=0.5 if fault is Fault.LATE else 20.0)
+        out = outgoing(office, smtp_timeout=0.5 if fault is Fault.LATE else 20.0)
         with pytest.raises(raised, match=text) as caught:
             out.send(LETTER, DATE, yes)
         assert type(caught.value) is raised
@@ -183,7 +184,7 @@ def server(*answers: bytes) -> Iterator[Outgoing]:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield Outgoing(HOST, listening.getsockname()[1], timeout=0.5)
+            yield Outgoing(Settings(smtp_port=listening.getsockname()[1], smtp_timeout=0.5))
         finally:
             over.set()
             thread.join()
@@ -286,8 +287,9 @@ SENDER = """
 import sys
 from datetime import datetime
 from examples.campaign.mail import Letter, Outgoing
+from examples.campaign.settings import Settings
 letter, date = eval(sys.argv[2]), datetime.fromisoformat(sys.argv[3])
-Outgoing("127.0.0.1", int(sys.argv[1])).send(letter, date, lambda: True)
+Outgoing(Settings(smtp_port=int(sys.argv[1]))).send(letter, date, lambda: True)
 sys.stdin.read()
 """
 
@@ -364,7 +366,7 @@ def test_an_answer_that_does_not_name_the_mail_does_not_count(answer: bytes) -> 
         try:
             url = f"http://{HOST}:{listening.getsockname()[1]}/{{message_id}}"
             with pytest.raises(LookupFailed):
-                Outgoing(HOST, 25, lookup_url=url).accepted(ID)
+                Outgoing(Settings(lookup_url=url)).accepted(ID)
         finally:
             thread.join()
 
@@ -381,7 +383,7 @@ def test_in_a_process_of_its_own_it_writes_its_log_for_others_to_judge(tmp_path:
             smtp, address, lookup, url = process.stdout.readline().split()
             assert (smtp, lookup) == ("smtp", "lookup")
             assert url.startswith("http://127.0.0.1:")
-            out = Outgoing(HOST, int(address.rpartition(":")[2]))
+            out = Outgoing(Settings(smtp_port=int(address.rpartition(":")[2])))
             for one in (ID, "<touch-2@example.com>"):
                 out.send(replace(LETTER, message_id=one), DATE, yes)
             lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
