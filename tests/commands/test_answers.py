@@ -160,12 +160,6 @@ async def test_what_cannot_be_stored_is_refused_before_it_is_accepted(answer: An
         assert await log_of(rt, run) == [("q", "plain")]
 
 
-async def test_there_is_nothing_to_answer_without_a_wait() -> None:
-    async with healthy() as rt:
-        with pytest.raises(errors.NotFound, match="no wait 'nobody'"):
-            await rt.answer("nobody", 1)
-
-
 async def test_the_clock_and_signals_take_no_answers_from_people(url: str) -> None:
     async with healthy(url) as rt:
         run = await begin(rt, side_by_side(sleeping(DAY), listening("s")))
@@ -192,19 +186,6 @@ async def test_a_late_answer_is_refused_before_and_after_its_default_was_used(ur
             assert await everything(rt, run) == before
             await drive(rt)
         assert (await only_wait(rt, run)).value == "r"
-
-
-async def test_nobody_answers_a_run_that_was_cancelled(url: str) -> None:
-    async with healthy(url) as rt:
-        run = await begin(rt, side_by_side(asking("q"), asking("r", "again")))
-        found = await rt.waits()
-        await rt.cancel(run.id)
-        before = await everything(rt, run)
-        assert before[0].state is State.CANCELLED
-        for wait in found:
-            with pytest.raises(errors.WaitClosed, match="its run ended"):
-                await rt.answer(wait.id, 1)
-        assert await everything(rt, run) == before
 
 
 # -- other ways to answer

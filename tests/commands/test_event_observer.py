@@ -86,15 +86,6 @@ async def test_a_run_that_was_started_before_is_not_told_again(url: str) -> None
     assert [kind for kind, *_ in seen] == [EventKind.STARTED]
 
 
-async def test_the_runs_of_a_thread_that_is_taken_over_are_told_too(url: str) -> None:
-    seen = Seen()
-    async with opened(url, observe=seen) as rt:
-        first = await rt.start("g", thread_id="t")
-        second = await rt.start("g", thread_id="t", multitask_strategy="interrupt")
-    assert seen.kinds(first) == [EventKind.STARTED, EventKind.CANCELLED]
-    assert seen.kinds(second) == [EventKind.STARTED]
-
-
 async def test_what_a_fenced_driver_would_have_stored_is_not_told(url: str) -> None:
     seen = Seen()
     async with opened(url, observe=seen) as rt:

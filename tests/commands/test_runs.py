@@ -17,7 +17,7 @@ from langgraph.runtime import Runtime as NodeRuntime
 
 import perdure
 from perdure import Runtime
-from perdure.errors import BadArgument, NotFound, ThreadBusy, Unserializable
+from perdure.errors import NotFound, ThreadBusy, Unserializable
 from perdure.execution.finish import MAX_STORED_OUTPUT
 from perdure.testing import Clock
 from perdure.types import State
@@ -372,27 +372,6 @@ async def test_a_run_ends_the_same_with_every_durability(sqlite_url: str, durabi
 
 
 # -- reading
-
-
-async def test_runs_are_found_by_thread_state_and_graph(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(echo), name="quick")
-        rt.register(chain(approve), name="slow")
-        done = await rt.start("quick", said("a"), thread_id="t")
-        waiting = await rt.start("slow", said("a"), thread_id="u")
-        await rt.tick()
-        pending = await rt.start("quick", said("a"), thread_id="u")
-        assert set(await ids(rt)) == {done.id, waiting.id, pending.id}
-        assert await ids(rt, state="done") == [done.id]
-        assert await ids(rt, state=State.WAITING) == [waiting.id]
-        assert set(await ids(rt, thread_id="u")) == {waiting.id, pending.id}
-        assert set(await ids(rt, graph="quick")) == {done.id, pending.id}
-        assert await ids(rt, graph="quick", thread_id="u", state="pending") == [pending.id]
-        assert await ids(rt, graph="quick", state="waiting") == []
-        with pytest.raises(BadArgument, match="sleeping"):
-            await rt.runs(state="sleeping")
-        with pytest.raises(BadArgument, match="limit"):
-            await rt.runs(limit=0)
 
 
 @pytest.mark.parametrize("durability", ["auto", "exit"])

@@ -24,7 +24,7 @@ from perdure.types import (
 from perdure.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
 from perdure.views.formatting import age, call_arguments, count, duration
 from perdure.views.timeline import Period, PeriodKind, timeline, totals
-from perdure.views.waiting_for import blockers, inbox
+from perdure.views.waiting_for import blockers
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -294,25 +294,6 @@ def test_the_reader_of_an_event_chooses_how_times_look() -> None:
     assert view_event(event, format_time=lambda at: f"{at:%H}h").text == "asleep until 12h"
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "action"),
-    [
-        ("wait", wait("human"), NextStep(Verb.ANSWER, ("w",))),
-        ("wait", wait("signal", name="reply"), NextStep(Verb.SIGNAL, ("t", "reply"))),
-        ("wait", wait("clock", wake_at=START), None),
-        ("effect", {"name": "a", "key": "k", "state": "unknown"}, NextStep(Verb.SETTLE, ("k",))),
-        ("failed", {"final": True}, NextStep(Verb.RETRY, ("r",))),
-        ("failed", {"retry_at": START}, None),
-        ("held", {"reason": "x"}, NextStep(Verb.RETRY, ("r",))),
-        ("held", {"reason": "x", "effects": ["k"]}, None),
-    ],
-)
-def test_an_event_that_calls_for_a_person_has_the_action(
-    kind: str, data: dict[str, Any], action: NextStep | None
-) -> None:
-    assert view_event(Event(1, START, kind, data), "r", "t").action == action
-
-
 def test_bookkeeping_is_marked_as_routine() -> None:
     routine = {
         kind
@@ -354,17 +335,6 @@ def effect(state: EffectState = EffectState.UNKNOWN) -> EffectRecord:
 NOW = START + timedelta(hours=2)
 
 
-def test_a_run_says_what_it_is_waiting_for() -> None:
-    [asked] = blockers(run(), [question()], [], NOW)
-    assert (asked.text, asked.shown) == ("asks a person", {"draft": "Dear Ana"})
-    [asleep] = blockers(run(), [question(Kind.CLOCK, wake_at=NOW)], [], NOW)
-    assert asleep.text == "asleep until 2030-01-01 14:00:00Z"
-    assert asleep.action == NextStep(Verb.WAKE, ("r",))
-    answered = question(state="answered")
-    assert blockers(run(), [answered], [], NOW) == []
-    assert blockers(run(State.DONE), [question()], [effect(EffectState.DONE)], NOW) == []
-
-
 def test_a_run_that_needs_a_person_says_why_and_how_it_goes_on() -> None:
     error = RunError("ValueError", "no", "")
     failed = blockers(run(State.FAILED, error=error), [], [], NOW)
@@ -379,27 +349,6 @@ def test_a_run_that_needs_a_person_says_why_and_how_it_goes_on() -> None:
 def test_a_cancelled_run_says_that_its_reason_is_why_it_was_cancelled() -> None:
     [why] = blockers(run(State.CANCELLED, reason="wrong list"), [], [], NOW)
     assert why.text == "cancelled: wrong list"
-
-
-def test_a_review_of_calls_is_shown_as_the_calls() -> None:
-    default = "Tool execution requires approval\n\nTool: pay\nArgs: {'invoice': 'A-17'}"
-    asked = {
-        "action_requests": [
-            {"name": "pay", "args": {"invoice": "A-17"}, "description": default},
-            {"name": "mail", "args": {"to": "Bo"}, "description": "Bo is a customer"},
-        ],
-        "review_configs": [{"action_name": "pay", "allowed_decisions": ["approve", "edit"]}] * 2,
-    }
-    [shown] = inbox([question(value=asked)], [], [], NOW)
-    calls = [
-        "pay(invoice='A-17')",
-        "  Tool execution requires approval",
-        "mail(to='Bo')",
-        "  Bo is a customer",
-    ]
-    assert shown.shown == "\n".join(calls)
-    assert '{"type": "edit", "edited_action": {"name": ..., "args": {...}}}' in shown.accepts
-    assert blockers(run(), [question(value=asked)], [], NOW)[0].shown == shown.shown
 
 
 def test_a_run_that_a_node_starts_is_shown_by_what_it_was_given() -> None:

@@ -37,9 +37,6 @@ from tests.support.waiters import (
     sleeping,
 )
 
-# -- while it rests
-
-
 # -- several at once
 
 
@@ -107,9 +104,6 @@ async def test_an_answer_that_comes_while_the_run_is_driven_is_not_lost(url: str
         assert sorted(map(str, await log_of(rt, run))) == ["('other', 2)", "1"]
 
 
-# -- a worker that dies
-
-
 # -- what answers may be
 
 
@@ -166,23 +160,6 @@ async def test_waits_are_listed_oldest_first_by_thread_run_and_kind(url: str) ->
         assert await rt.waits(run_id=runs[1].id) == everything[3:6]
         assert await rt.waits(thread_id="nobody") == await rt.waits(run_id="none") == []
         assert await rt.waits(thread_id="t0", run_id=runs[1].id) == []
-
-
-async def test_waits_are_listed_in_pages(url: str) -> None:
-    async with healthy(url) as rt:
-        run = await begin(rt, side_by_side(*[asking(n, f"n{n}") for n in range(7)]))
-        everything = await rt.waits()
-        choices: list[Any] = [{}, {"thread_id": "t"}, {"run_id": run.id}, {"kind": "human"}]
-        for filters in choices:
-            paged: list[Any] = []
-            while page := await rt.waits(
-                limit=3,
-                after=paged[-1] if paged else None,
-                **filters,
-            ):
-                assert len(page) <= 3
-                paged += page
-            assert paged == everything, filters
 
 
 async def test_a_listing_refuses_what_it_does_not_know() -> None:

@@ -23,7 +23,7 @@ import pytest
 import perdure
 from perdure.errors import Expired, JoinFailed, NotInRun
 from perdure.testing import Clock
-from perdure.types import Kind, Retry, State
+from perdure.types import Retry, State
 from tests.contract.test_children import children, nap, parent
 from tests.support.agents import (
     NOON,
@@ -170,22 +170,6 @@ async def test_retry_of_a_parent_looks_at_its_children_again(url: str) -> None:
         assert [one.id for one in await children(rt, run)] == [child.id]
 
 
-async def test_a_run_that_is_no_child_can_be_joined(url: str) -> None:
-    def joins(state: Log) -> Log:
-        return {"value": perdure.join(other)["value"]}
-
-    async with opened(url) as rt:
-        rt.register(chain(approve), name="other")
-        rt.register(chain(joins), name="joins")
-        other = await rt.start("other", {})
-        run = await rt.start("joins", {})
-        await rt.tick()
-        [wait] = await rt.waits(kind=Kind.HUMAN)
-        await rt.answer(wait.id, "yes")
-        await rt.tick()
-        assert (await rt.get(run.id)).output["value"] == "yes"
-
-
 async def test_a_run_cannot_join_itself_or_one_that_waits_for_its_end(sqlite_url: str) -> None:
     async def queues(state: Log) -> Log:
         child = await rt.start("work", {}, thread_id="one")
@@ -309,6 +293,3 @@ async def test_a_fork_of_a_parent_joins_the_children_of_the_original(url: str) -
         for one in (run, forked):
             assert (await rt.get(one.id)).output["value"] == ["yes"]
         assert len(await rt.runs(graph="asks")) == 1
-
-
-# -- races

@@ -15,7 +15,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.func import entrypoint, task
+from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime as NodeRuntime
 from langgraph.types import interrupt
@@ -62,22 +62,6 @@ def test_a_compiled_graph_is_taken_by_its_own_name(rt: TemporaryRuntime) -> None
     bound = rt.register(builder().compile(name="agent"))
     assert (bound.name, rt.graphs) == ("agent", ["agent"])
     assert bound.invoke({"log": ["in"]}, T) == {"log": ["in", "noted"]}
-
-
-def test_an_entrypoint_is_taken(rt: TemporaryRuntime) -> None:
-    @task
-    def double(n: int) -> int:
-        return 2 * n
-
-    @entrypoint()
-    def total(numbers: list[int]) -> int:
-        return sum(one.result() for one in [double(n) for n in numbers])
-
-    bound = rt.register(total, name="total")
-    assert bound.invoke([1, 2], T) == 6
-    run = rt.blocking.start("total", [3, 4])
-    rt.blocking.tick()
-    assert rt.blocking.get(run.id).output == 14
 
 
 def test_what_a_bound_graph_says_of_itself_is_what_the_graph_says(rt: TemporaryRuntime) -> None:

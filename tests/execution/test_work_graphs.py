@@ -40,14 +40,6 @@ async def test_only_the_graphs_that_are_named_are_driven(url: str) -> None:
         assert sorted(calls) == ["a", "b", "c"]
 
 
-async def test_no_graph_named_means_none_is_driven(url: str) -> None:
-    async with opened(url) as rt:
-        calls = three(rt)
-        await start(rt, "a")
-        assert (await rt.work(graphs=[], until_idle=True)).claimed == 0
-        assert calls == []
-
-
 async def test_a_name_that_is_not_registered_is_refused(url: str) -> None:
     async with opened(url) as rt:
         calls = three(rt)

@@ -90,24 +90,6 @@ def test_from_mail_to_decision_takes_two_clicks(sqlite_url: str) -> None:
         runtime.close()
 
 
-def test_an_edit_is_shown_before_it_is_sent(runtime: TemporaryRuntime) -> None:
-    wait, sent = mailer(runtime)
-    with served(runtime) as ana:
-        page = ana.get(link(runtime, wait))
-        form = page.form("/link", {"decision.0": "edit"})
-        [name] = [name for name, text in form.fields if text == "Hello"]
-        fields: dict[str, Any] = {name: "Goodbye"}
-        preview = page.submit("/link", {"decision.0": "edit"}, **fields)
-        assert "Nothing has been sent yet" in preview.text
-        assert has_no_way_out(preview)
-        assert answers(runtime, wait) == []
-        again = preview.submit("/link", step="edit")
-        assert "Goodbye" in again.html
-        preview.submit("/link", step="send")
-    runtime.blocking.tick()
-    assert [args["body"] for _, args in sent] == ["Goodbye"]
-
-
 def test_the_difference_of_an_edit_is_shown_while_it_is_typed(runtime: TemporaryRuntime) -> None:
     wait, _ = mailer(runtime)
     with served(runtime) as ana:
