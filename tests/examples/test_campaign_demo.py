@@ -9,6 +9,7 @@ import signal
 import smtplib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +28,12 @@ COMMAND = [sys.executable, "-m", "examples.campaign.demo", "--contacts", "3", "-
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment in which the demo has a folder for itself, which is empty in the end."""
-    yield {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    assert list(tmp_path.iterdir()) == []
+def place() -> Iterator[dict[str, str]]:
+    """An environment in which the demo has a folder for itself, which is empty in the end. Its path
+    is short: Python's fork server has a socket in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield {**os.environ, "TMPDIR": folder, "PYTHONUNBUFFERED": "1"}
+        assert os.listdir(folder) == []
 
 
 def figures(text: str) -> dict[str, list[str]]:
