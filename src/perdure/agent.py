@@ -390,9 +390,9 @@ def uuid() -> _uuid.UUID:
 
 def _segment() -> Segment | None:
     """The segment of the node this is called in."""
-    from perdure.execution.segment import find
+    from perdure.execution.segment import segment_of
 
-    return find(configurable())
+    return segment_of(configurable())
 
 
 def _read(segment: Segment, make: Callable[[], T]) -> T:

@@ -22,11 +22,11 @@ from perdure.commands import (
     answering,
     claims,
     deleting,
+    effect_decisions,
     health,
     question_links,
     run_control,
     run_reads,
-    settling,
     signals,
     starting,
 )
@@ -114,7 +114,7 @@ async def _inbox(
     of: Any = {"thread_id": thread_id, "limit": limit}
     return waiting_for.inbox(
         await run(of_waits.open_waits.plan(on, kind=Kind.HUMAN, **of)),
-        await run(settling.list_effects.plan(on, state=unknown, **of)),
+        await run(effect_decisions.list_effects.plan(on, state=unknown, **of)),
         await run(run_reads.list_runs.plan(on, state=State.HELD, output=False, **of)),
         moment(await asyncio.to_thread(lambda: on.clock.now())),
     )
@@ -140,8 +140,8 @@ class Verbs:
     withdraw = answering.withdraw
     link = question_links.link
     signal = signals.signal
-    effects = settling.list_effects
-    settle = settling.settle
+    effects = effect_decisions.list_effects
+    settle = effect_decisions.settle
     messages = of_messages.list_messages
     redeliver = of_messages.redeliver
     pause = run_control.pause

@@ -92,8 +92,8 @@ class SchemaTooNew(Error):
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
-            f"The journal has schema version {found}, and this perdure knows up to {known}. "
-            "Upgrade perdure in this process; nothing was read or written."
+            f"The journal has schema version {found}, but this version of perdure knows {known} at "
+            "most. Upgrade perdure in this process; nothing was read or written."
         )
         self.found, self.known = found, known
 

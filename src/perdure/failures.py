@@ -103,7 +103,7 @@ class Failures:
                 [] if isinstance(error, Error) else traceback.format_tb(error.__traceback__)[-8:]
             )
             text = "".join([said, "\n", *frames]).rstrip()
-            log.warning("%s failed, and is tried again: %s", _name(duty, item), text)
+            log.warning("%s failed and will be retried: %s", _name(duty, item), text)
         return pause
 
     def clear(self, duty: str, item: str = "") -> None:

@@ -44,7 +44,7 @@ from perdure.checkpoint.writer import Put, Writer
 from perdure.commands import events
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error, WentBack
-from perdure.execution.segment import find
+from perdure.execution.segment import segment_of
 from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
@@ -229,7 +229,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         A segment that has written nothing has nothing in the queue: the worker that drove its
         thread before released it, and waited until that was on disk.
         """
-        key, segment = key_of(config), find(config["configurable"])
+        key, segment = key_of(config), segment_of(config["configurable"])
         untouched = blank = False
         if segment is not None:
             untouched = not segment.progress.has_written
@@ -303,7 +303,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             TypeNotAllowed: A value has a type that is not allowed.
             TooLarge: The state is larger than `max_bytes`, or than the database takes.
         """
-        key, segment = key_of(config), find(config["configurable"])
+        key, segment = key_of(config), segment_of(config["configurable"])
         put = Put(key, segment, config, checkpoint, metadata, new_versions)
         if queued := self._writer.put(self.journal, put, blocking=True):
             self.journal.wait(queued)
@@ -317,7 +317,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """`put`, without blocking the event loop."""
-        key, segment = key_of(config), find(config["configurable"])
+        key, segment = key_of(config), segment_of(config["configurable"])
         put = Put(key, segment, config, checkpoint, metadata, new_versions)
         if queued := self._writer.put(self.journal, put, blocking=False):
             await self.journal.await_(queued)
@@ -563,7 +563,7 @@ def _note_interrupt(interrupts: Sequence[Any]) -> None:
     config = configs.current_configurable()
     saver = configs.checkpointer_of(config)
     if isinstance(saver, Saver) and configs.is_in_task(config):
-        if (segment := find(config)) is not None:
+        if (segment := segment_of(config)) is not None:
             segment.check_answerable(config)
         saver.raised.note(config, interrupts)
 

@@ -18,8 +18,8 @@ from langgraph.store.base import BaseStore, PutOp
 
 from perdure.effects.decorator import Effect, perform
 from perdure.journal import Journal, Op, Statement
-from perdure.langgraph_port import configs, neighbours
-from perdure.langgraph_port.neighbours import store_loop as store_loop
+from perdure.langgraph_port import configs, ecosystem
+from perdure.langgraph_port.ecosystem import store_loop as store_loop
 from perdure.serde.redaction import is_secret
 
 # SQL and its parameters, in the dialect of the store's database.
@@ -69,7 +69,7 @@ def repeatable(function: Callable[..., Any], **options: Any) -> Callable[..., An
 def shares_database(store: Any, journal: Journal) -> bool:
     """Whether the tables of a store can be written in the transaction of an effect."""
     is_sqlite = _is_of(store, "sqlite")
-    if not journal.capabilities.interactive or not neighbours.can_write_queries(store):
+    if not journal.capabilities.interactive or not ecosystem.can_write_queries(store):
         return False
     if is_sqlite:
         from perdure.journal.sqlite import FRAGMENTS
@@ -98,7 +98,7 @@ def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
     here, before the transaction begins."""
     if not ops:
         return []
-    statements, to_embed = neighbours.put_queries(store, ops)
+    statements, to_embed = ecosystem.put_queries(store, ops)
     if to_embed:
         sql, texts = to_embed
         vectors = _embed(store, [text for *_, text in texts])
@@ -137,7 +137,7 @@ def _query_row(store: Any, sql: str) -> tuple[str, str]:
     """Read one row of two columns on the store's own connection."""
 
     async def read() -> Any:
-        async with neighbours.store_cursor(store) as cursor:
+        async with ecosystem.store_cursor(store) as cursor:
             await cursor.execute(sql)
             return await cursor.fetchone()
 
@@ -145,7 +145,7 @@ def _query_row(store: Any, sql: str) -> tuple[str, str]:
     if loop is not None:
         row = run_coroutine_threadsafe(read(), loop).result(30)
     else:
-        with neighbours.store_cursor(store) as cursor:
+        with ecosystem.store_cursor(store) as cursor:
             cursor.execute(sql)
             row = cursor.fetchone()
     first, second = row.values() if isinstance(row, dict) else row

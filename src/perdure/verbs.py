@@ -5,7 +5,7 @@ A verb is a plan, or a coroutine function, with its types and docstring. From it
     the method of `Client`       `await client.pause(run_id)`
     the blocking method          `client.blocking.pause(run_id)`
     the recorded call of a node  the effect `perdure.pause`, if the verb changes something
-    the HTTP route               `POST /perdure/runs/{run_id}/pause`, if `server.own_api` adds it
+    the HTTP route               `POST /perdure/runs/{run_id}/pause`, by `perdure_api`
     the command                  `perdure pause RUN`, if `cli.verb_commands` lists it
 
 The first parameter of a plan is the connection to the journal. Other plans use `verb.plan`. Checks

@@ -752,7 +752,7 @@ def test_a_journal_of_an_older_perdure_is_noticed(
         file.execute("UPDATE perdure_schema SET version = version - 1")
     told = commands_at(capsys, sqlite_url)("migrate", "--check")
     assert told.code == 1
-    assert f"this perdure needs {max(migrations())}: run `perdure migrate`" in told.out
+    assert f"this version of perdure needs {max(migrations())}: run `perdure migrate`" in told.out
 
 
 LOOKING = (

@@ -14,8 +14,8 @@ import perdure
 from perdure.commands import claims
 from perdure.commands.claims import LeaseTimes
 from perdure.errors import Unavailable
-from perdure.execution.finish import end_segment
-from perdure.execution.start import begin_segment
+from perdure.execution.segment_end import end_segment
+from perdure.execution.segment_start import begin_segment
 from perdure.journal import Refused, Row, Statement
 from perdure.journal.operation import Ambiguous
 from perdure.types import EventKind, Run, State

@@ -17,7 +17,7 @@ ORDERS = [*itertools.permutations("abc")]
 
 
 async def answered(rt: perdure.Runtime, run_id: str) -> list[Any]:
-    """Answer each question with what it asks, until the run has ended. Gives what was asked."""
+    """Answer each question with what it asks, until the run has ended. Returns what was asked."""
     asked: list[Any] = []
     for _ in range(10):
         await rt.tick()

@@ -18,7 +18,7 @@ from langgraph.runtime import Runtime as NodeRuntime
 import perdure
 from perdure import Runtime
 from perdure.errors import NotFound, ThreadBusy, Unserializable
-from perdure.execution.finish import MAX_STORED_OUTPUT
+from perdure.execution.segment_end import MAX_STORED_OUTPUT
 from perdure.testing import Clock
 from perdure.types import State
 from tests.support.agents import (

@@ -205,7 +205,7 @@ async def test_a_run_that_never_comes_back_to_what_was_cut_off_is_held(url: str)
     "point",
     [
         f"{name}.{side}"
-        for name in ("decide_effect", "count_decision", "insert_event", "continue_run")
+        for name in ("decide_effect", "record_decision", "insert_event", "continue_run")
         for side in ("before", "after")
     ]
     + ["commit.before", "commit.after"],

@@ -16,8 +16,8 @@ from perdure import errors
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.runs import RunRow
 from perdure.execution.drive import Drive, Raised, Returned
-from perdure.execution.finish import end_segment, finish_segment
-from perdure.execution.start import begin_segment
+from perdure.execution.segment_end import end_segment, finish_segment
+from perdure.execution.segment_start import begin_segment
 from perdure.journal import Journal, Refused
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import ENDED

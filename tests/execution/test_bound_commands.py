@@ -26,7 +26,7 @@ from langgraph.types import Command, Send, interrupt
 import perdure
 from perdure.errors import BadAnswer, ThreadBusy, WaitClosed
 from perdure.execution.bound_runs import BoundRuns
-from perdure.execution.start import begin_segment
+from perdure.execution.segment_start import begin_segment
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T

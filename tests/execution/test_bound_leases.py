@@ -16,7 +16,7 @@ import pytest
 import perdure
 from perdure.commands.runs import RunRow
 from perdure.errors import Error, ThreadBusy
-from perdure.execution.start import begin_segment
+from perdure.execution.segment_start import begin_segment
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T, says, sequence

@@ -14,8 +14,8 @@ import perdure.testing
 from perdure.commands import claims
 from perdure.commands.claims import LeaseTimes
 from perdure.commands.runs import RunRow
-from perdure.execution.finish import end_segment
-from perdure.execution.start import begin_segment
+from perdure.execution.segment_end import end_segment
+from perdure.execution.segment_start import begin_segment
 from perdure.journal import Refused
 from perdure.testing import TemporaryRuntime
 from perdure.types import EventKind, State

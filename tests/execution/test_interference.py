@@ -20,8 +20,8 @@ import perdure
 from perdure.commands import claims, starting
 from perdure.commands.claims import LeaseTimes, SegmentEnd
 from perdure.errors import LeaseLost, ThreadBusy
-from perdure.execution.finish import end_segment
 from perdure.execution.segment import KEY, Segment
+from perdure.execution.segment_end import end_segment
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.journal.operation import Ambiguous, Op
 from perdure.saver import Saver

@@ -61,7 +61,7 @@ LISTS: Mapping[str, Mapping[str, Any]] = {
     "open_waits_of_thread": QUESTIONS | {"thread_id": "t7", "kind": None},
     "questions_of_graph": QUESTIONS | {"graph": "rare"},
     "questions_of_assignee": QUESTIONS,
-    "free_questions": QUESTIONS,
+    "unassigned_questions": QUESTIONS,
     "questions_by_expiry": QUESTIONS,
     "newest_questions": {"count": 50},
     "events_after": {"thread_id": "t7", "id": "x", "after": 0, "count": 50, "names": '["done"]'},

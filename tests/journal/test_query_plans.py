@@ -22,7 +22,7 @@ SCANS = DOCTOR | {
     "erase_effects": "as rows_of_thread",
     "erase_thread": "as rows_of_thread",
     **dict.fromkeys(
-        ("losses", "forget_losses"),
+        ("losses", "delete_old_losses"),
         "there are none, unless the database went back in time",
     ),
     "graphs_in_use": "`perdure check` looks at every unfinished run",

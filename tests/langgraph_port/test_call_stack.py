@@ -22,12 +22,12 @@ class Empty(TypedDict, total=False):
     value: Any
 
 
-def is_beside() -> bool:
+def is_parallel_call() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return call_stack.is_beside(True)
-    return call_stack.is_beside(False)
+        return call_stack.is_parallel_call(True)
+    return call_stack.is_parallel_call(False)
 
 
 async def is_of_node() -> bool:
@@ -44,13 +44,13 @@ def one(function: Any, **options: Any) -> Any:
 @tool
 def plain_tool(text: str) -> str:
     """Say whether it is beside."""
-    return str(is_beside())
+    return str(is_parallel_call())
 
 
 @tool
 async def async_tool(text: str) -> str:
     """Say whether it is beside, or in a task that is not the node's."""
-    return str(is_beside() or not await is_of_node())
+    return str(is_parallel_call() or not await is_of_node())
 
 
 @tool
@@ -60,20 +60,20 @@ def tool_with_graph(text: str) -> str:
 
 
 def plain(state: Empty) -> Empty:
-    return {"value": is_beside()}
+    return {"value": is_parallel_call()}
 
 
 async def coroutine(state: Empty) -> Empty:
-    return {"value": is_beside()}
+    return {"value": is_parallel_call()}
 
 
 def in_pool(state: Empty) -> Empty:
     with ThreadPoolExecutor() as pool:
-        return {"value": pool.submit(is_beside).result()}
+        return {"value": pool.submit(is_parallel_call).result()}
 
 
 async def in_thread(state: Empty) -> Empty:
-    return {"value": await asyncio.to_thread(is_beside)}
+    return {"value": await asyncio.to_thread(is_parallel_call)}
 
 
 async def calls_tool(state: Empty) -> Empty:
@@ -81,7 +81,7 @@ async def calls_tool(state: Empty) -> Empty:
 
 
 async def in_parallel(state: Empty) -> Empty:
-    parts: Any = RunnableParallel(one=RunnableLambda(lambda _: is_beside()))
+    parts: Any = RunnableParallel(one=RunnableLambda(lambda _: is_parallel_call()))
     return {"value": (await parts.ainvoke({}))["one"]}
 
 

@@ -19,7 +19,7 @@ from langgraph_sdk import Auth
 from langsmith import Client
 from pydantic import BaseModel
 
-from perdure.langgraph_port import compiled_graphs, neighbours
+from perdure.langgraph_port import compiled_graphs, ecosystem
 from perdure.server.authorization import authenticate_handler, on_handler
 
 
@@ -29,7 +29,7 @@ class Looks(AgentMiddleware[Any, Any, Any]):
         self.seen: list[list[Command[Any]] | None] = []
 
     def _look(self, handler: Any) -> None:
-        self.seen.append(neighbours.middleware_commands(handler))
+        self.seen.append(ecosystem.middleware_commands(handler))
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
         result = handler(request)
@@ -78,9 +78,9 @@ def test_a_model_tells_by_its_parameters_what_changes_its_answers() -> None:
             return {"temperature": self.temperature}
 
     cold, warm = (Warm(responses=[], temperature=one) for one in (0.0, 1.0))
-    assert neighbours.model_parameters(cold) != neighbours.model_parameters(warm)
-    assert neighbours.model_parameters(FakeListChatModel(responses=["a"])) == {"responses": ["a"]}
-    assert neighbours.model_parameters(object()) is None
+    assert ecosystem.model_parameters(cold) != ecosystem.model_parameters(warm)
+    assert ecosystem.model_parameters(FakeListChatModel(responses=["a"])) == {"responses": ["a"]}
+    assert ecosystem.model_parameters(object()) is None
 
 
 class Part(BaseModel):
@@ -95,9 +95,9 @@ def test_an_agent_closes_over_its_response_format() -> None:
     model = FakeListChatModel(responses=["hi"])
     agent = create_agent(model, [], response_format=Answer)
     outer = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent").compile()
-    assert neighbours.response_types(agent) == [Answer]
-    assert neighbours.response_types(outer) == [Answer]
-    assert neighbours.response_types(create_agent(model, [])) == []
+    assert ecosystem.response_types(agent) == [Answer]
+    assert ecosystem.response_types(outer) == [Answer]
+    assert ecosystem.response_types(create_agent(model, [])) == []
     assert (Answer.__module__, "Part") in compiled_graphs.types_in([Answer])
 
 
@@ -111,11 +111,11 @@ def made(**options: Any) -> Client:
 def test_content_is_hidden_or_anonymized_as_the_client_does_it() -> None:
     inputs, outputs, metadata = {"a": "secret"}, {"b": "secret"}, {"c": "secret"}
     hiding = made(hide_inputs=True, hide_outputs=True, hide_metadata=True)
-    assert neighbours.hidden_content(hiding, inputs, outputs, metadata) == ({}, {}, {})
+    assert ecosystem.hidden_content(hiding, inputs, outputs, metadata) == ({}, {}, {})
     masked = made(anonymizer=lambda value: json.loads(json.dumps(value).replace("secret", "***")))
-    found = neighbours.hidden_content(masked, inputs, outputs, metadata)
+    found = ecosystem.hidden_content(masked, inputs, outputs, metadata)
     assert found == ({"a": "***"}, {"b": "***"}, {"c": "***"})
-    assert neighbours.hidden_content(made(), inputs, outputs, metadata) == (
+    assert ecosystem.hidden_content(made(), inputs, outputs, metadata) == (
         inputs,
         outputs,
         metadata,
@@ -124,9 +124,9 @@ def test_content_is_hidden_or_anonymized_as_the_client_does_it() -> None:
 
 def test_a_client_knows_what_it_samples_and_whether_it_queues() -> None:
     client = made(tracing_sampling_rate=0.0)
-    assert not neighbours.is_sampled(client, "01890000-0000-7000-8000-000000000000")
-    assert neighbours.is_sampled(made(), "any")
-    assert not neighbours.can_queue(client)
+    assert not ecosystem.is_sampled(client, "01890000-0000-7000-8000-000000000000")
+    assert ecosystem.is_sampled(made(), "any")
+    assert not ecosystem.can_queue(client)
 
 
 def test_the_most_specific_handler_is_the_one_that_counts() -> None:
@@ -180,11 +180,11 @@ def test_the_statements_of_a_store_can_be_run_on_its_own_cursor(
     made = getattr(importlib.import_module(f"langgraph.store.{module}"), name)
     with made.from_conn_string(url) as store:
         store.setup()
-        assert neighbours.can_write_queries(store)
-        assert neighbours.store_loop(store) is None
-        queries, embed = neighbours.put_queries(store, [PUT])
+        assert ecosystem.can_write_queries(store)
+        assert ecosystem.store_loop(store) is None
+        queries, embed = ecosystem.put_queries(store, [PUT])
         assert embed is None
-        with neighbours.store_cursor(store) as cursor:
+        with ecosystem.store_cursor(store) as cursor:
             for sql, params in queries:
                 cursor.execute(sql, params)
         assert store.get(PUT.namespace, PUT.key).value == PUT.value
@@ -195,7 +195,7 @@ def test_a_store_that_embeds_gives_the_statement_and_the_texts_for_its_vectors()
 
     index: Any = {"dims": 2, "embed": lambda texts: [[1.0, 0.0] for _ in texts]}
     with SqliteStore.from_conn_string(":memory:", index=index) as store:
-        _, embed = neighbours.put_queries(store, [PUT])
+        _, embed = ecosystem.put_queries(store, [PUT])
         sql, texts = embed
         assert sql.lstrip().startswith("INSERT")
         assert [text for *_, text in texts] == ['{"paid": true}']
@@ -206,9 +206,9 @@ async def test_a_store_that_is_only_awaited_knows_its_loop_and_has_an_async_curs
 
     async with AsyncSqliteStore.from_conn_string(":memory:") as store:
         await store.setup()
-        assert neighbours.store_loop(store) is asyncio.get_running_loop()
-        made, _ = neighbours.put_queries(store, [PUT])
-        async with neighbours.store_cursor(store) as cursor:
+        assert ecosystem.store_loop(store) is asyncio.get_running_loop()
+        made, _ = ecosystem.put_queries(store, [PUT])
+        async with ecosystem.store_cursor(store) as cursor:
             for sql, params in made:
                 await cursor.execute(sql, params)
         found = await store.aget(PUT.namespace, PUT.key)

@@ -152,7 +152,7 @@ async def test_a_worker_that_fails_is_started_again(
     async with client_of(application("fastapi", rt), lifespan=True) as http:
         assert (await http.post("/start")).json() == {"state": "done"}
     assert failed == 3
-    assert caplog.text.count("The worker failed, and is tried again: no worker today") == 1
+    assert caplog.text.count("The worker failed and will be retried: no worker today") == 1
 
 
 async def test_a_runtime_without_graphs_is_served_without_a_worker(sqlite_url: str) -> None:

@@ -184,7 +184,7 @@ class Pruner:
 
 def _check_texts(name: str, values: Iterable[Any]) -> list[str]:
     if isinstance(values, str):
-        raise Error(f"Pass a list of {name}s, not the single text {values!r}.")
+        raise Error(f"Pass a list of {name}s, not the single string {values!r}.")
     return [check_text(name, str(value)) for value in values]
 
 

@@ -67,7 +67,7 @@ from perdure.checkpoint.values import (
     refs_to_json,
 )
 from perdure.errors import Error
-from perdure.execution.segment import KEY, Segment, find
+from perdure.execution.segment import KEY, Segment, segment_of
 from perdure.journal import Journal, Op, Statement, no_result
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
@@ -294,7 +294,7 @@ class Writer:
             raise Error(f"put_writes for thread {thread_id!r} names no checkpoint_id.")
         check_text("task_id", task_id)
         check_text("task_path", path)
-        mode, segment = self._durability, find(config["configurable"])
+        mode, segment = self._durability, segment_of(config["configurable"])
         if segment is not None:
             if segment.signal is not None and any(one is segment.signal for _, one in writes):
                 return None  # LangGraph's note of the signal itself, which ends the segment

@@ -31,7 +31,7 @@ from typing import Any
 import click
 from click.exceptions import Exit
 
-from perdure.cli import d1, dev, inbox, journal, operate, runs, serving, testing
+from perdure.cli import admin, d1, dev, inbox, journal, runs, serving, testing
 from perdure.cli import verb_commands as verbs
 from perdure.cli.logs import guard_stderr
 from perdure.cli.options import command
@@ -45,9 +45,9 @@ def _group(name: str, help: str, *functions: Any) -> click.Group:
     return click.Group(name, [command(one) for one in functions], help=help)
 
 
-TOKENS = _group("tokens", "Tokens of the HTTP API.", operate.create, operate.list_, operate.revoke)
+TOKENS = _group("tokens", "Tokens of the HTTP API.", admin.create, admin.list_, admin.revoke)
 D1 = _group("d1", "Set up and check a journal on Cloudflare D1.", d1.init, d1.doctor)
-DRIVE: Any = (testing.demo, dev.dev, serving.serve, serving.worker, serving.tick, operate.workers)
+DRIVE: Any = (testing.demo, dev.dev, serving.serve, serving.worker, serving.tick, admin.workers)
 JOURNAL: Any = (journal.doctor, journal.migrate, journal.export, journal.import_)
 TEST: Any = (testing.check, testing.crashtest, testing.evaluate)
 SECTIONS: dict[str, list[click.Command]] = {
@@ -62,8 +62,8 @@ SECTIONS: dict[str, list[click.Command]] = {
         *(verbs.COMMENT, verbs.SCORE),
     ],
     "Effects, schedules, memories": [
-        *(command(inbox.effects), verbs.SETTLE, command(operate.schedules)),
-        *(verbs.SCHEDULE, verbs.ENABLE_SCHEDULE, verbs.UNSCHEDULE, command(operate.reflections)),
+        *(command(inbox.effects), verbs.SETTLE, command(admin.schedules)),
+        *(verbs.SCHEDULE, verbs.ENABLE_SCHEDULE, verbs.UNSCHEDULE, command(admin.reflections)),
     ],
     "Look after a journal": [verbs.PRUNE, verbs.ERASE, *map(command, JOURNAL)],
     "Test an agent": [*map(command, TEST)],

@@ -223,7 +223,7 @@ def _schema(url: str) -> str:
     if found is None:
         raise Remark("there is no journal yet. Its first use makes it, or `perdure migrate`")
     if found < newest:
-        raise Remark(f"{found}; this perdure needs {newest}. Its first use migrates it")
+        raise Remark(f"{found}; this version of perdure needs {newest}. Its first use migrates it")
     return f"{found}, the newest"
 
 

@@ -71,7 +71,9 @@ def migrate(at: At = None, *, check: bool = False) -> None:
     if check and found is None:
         print("There is no journal yet; `perdure migrate` makes it.")
     elif check and found != newest:
-        print(f"The schema is {found}, this perdure needs {newest}: run `perdure migrate`.")
+        print(
+            f"The schema is {found}, this version of perdure needs {newest}: run `perdure migrate`."
+        )
     elif check:
         print(f"The schema is {found}, the newest.")
     if check:

@@ -56,8 +56,8 @@ def check(
         raise BadArgument(f"There is no journal at {rt.url}, so there is no run to check.")
     if found < newest:
         raise BadArgument(
-            f"The journal has schema {found}, and this perdure needs {newest}. `perdure check` "
-            "changes nothing: run `perdure migrate` first."
+            f"The journal has schema {found}, and this version of perdure needs {newest}. "
+            "`perdure check` changes nothing: run `perdure migrate` first."
         )
     with rt:
         result = rt.blocking.check()
@@ -147,7 +147,7 @@ def crashtest(
     from perdure.testing.crashtest import CrashTest
 
     if resume and not stock:
-        raise BadArgument("--resume needs --stock: perdure knows where a run has to go on.")
+        raise BadArgument("--resume needs --stock: perdure resumes runs by itself.")
     sys.path.insert(0, str(Path.cwd()))
     report = CrashTest(
         graph,

@@ -42,13 +42,13 @@ from perdure.cli.target import check_graph, client_at, find_id
 from perdure.commands import (
     answering,
     deleting,
+    effect_decisions,
     effects,
     messages,
     question_links,
     run_control,
     schedules,
     scores,
-    settling,
     signals,
     workers,
 )
@@ -308,8 +308,8 @@ RESUME = control(run_control.resume, "resumed")
 WAKE = control(run_control.wake, "woken", lambda run: "woken")
 CANCEL = control(run_control.cancel, "cancelled", states=UNFINISHED)
 RETRY = control(run_control.retry, "retried", states=("failed", "held"))
-COMMENT = command(run_control.comment, "{run_id} has the comment.")
-SCORE = command(scores.score, "{run_id} has the score {name}.")
+COMMENT = command(run_control.comment, "Commented on {run_id}.")
+SCORE = command(scores.score, "Scored {run_id}: {name}.")
 ANSWER = command(answering.answer, "{wait_id} is answered.")
 ASSIGN = command(answering.assign, _assigned)
 WITHDRAW = command(
@@ -317,8 +317,8 @@ WITHDRAW = command(
 )
 LINK = command(question_links.link, lambda done: str(done.result))
 SIGNAL = command(signals.signal, _sent)
-REDELIVER = command(messages.redeliver, "{message_id} is delivered again.")
-SETTLE = command(settling.settle, _settled, options=("result",), check=_check_settle)
+REDELIVER = command(messages.redeliver, "{message_id} will be delivered again.")
+SETTLE = command(effect_decisions.settle, _settled, options=("result",), check=_check_settle)
 SCHEDULE = command(
     schedules.schedule,
     _scheduled,

@@ -165,7 +165,7 @@ def store_answers(
         params["seen"] = None if setup is None else setup.before
         params["last_answered"] = last_answered
         statements += [
-            *with_params(params, "answer_wait", "refuse_unanswered", "count_answer"),
+            *with_params(params, "answer_wait", "refuse_unanswered", "record_answer"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id, **actor_data(by)}),
         ]
     if setup is not None:
@@ -201,7 +201,7 @@ def end_sleeps(
         answer = serializer.dumps(None, answer_place(row, name, now))
         params = {**made.params, **WAKES, "wait_id": row.id, "by": name, "answer": answer}
         statements += [
-            *with_params(params, "wake_wait", "count_answer"),
+            *with_params(params, "wake_wait", "record_answer"),
             made.event(serializer, EventKind.WOKE, {"wait": row.id, **said}),
         ]
     return Op(
@@ -295,7 +295,7 @@ def assign(
         made = change(row.thread_id, row.run_id, now, number)
         params = {**made.params, "wakes": 0, "touches": 0, "wait_id": row.id}
         params |= {name: actor_name(one) for name, one in names.items()}
-        statements = with_params(params, "lock_run", "assign_wait", "count_answer")
+        statements = with_params(params, "lock_run", "assign_wait", "record_answer")
         statements.append(made.event(on.serializer, EventKind.ASSIGNED, data))
         if (yield made.op(f"assign {row.id}", statements, 1)):
             return
@@ -346,14 +346,14 @@ def withdraw(
         made = change(row.thread_id, row.run_id, on.clock.now(), number)
         params = {**made.params, **COUNTED, "wait_id": row.id}
         statements = [
-            *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
+            *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "record_answer"),
             made.event(on.serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
             *release(on.serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
         ]
         if not (yield made.op(f"withdraw {row.id}", statements, 2)):
             row = (yield waits.find(row.id)) or row
             run = yield runs.find(row.run_id)
-            answers: dict[str, Answer] = yield waits.answers_of(row.run_id)
+            answers: dict[str, Answer] = yield waits.answer_options_of(row.run_id)
             place = answers[row.id].checkpoint_id if row.id in answers else None
             raise NotWithdrawn(row.id, _why_not_withdrawn(row, run, place))
     on.wake()

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from perdure.commands import messages, schedules
 from perdure.commands.connection import Connection
-from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
+from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, record_saved
 from perdure.commands.events import (
     WAKE_JOINERS,
     Change,
@@ -280,12 +280,12 @@ def end_segment(
         "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), data),
     }
     statements = with_params(params, "lock_thread", "lock_run")
-    statements += count_saved(Owner(made.thread_id, made.run_id, token), end.saved)
+    statements += record_saved(Owner(made.thread_id, made.run_id, token), end.saved)
     consumes = end.state in (State.WAITING, State.DONE) and not end.in_step
     closes = (end.state is State.WAITING and not end.in_step) or end.kind is EventKind.UPDATED
     if consumes or closes:
         passed = {**params, "consumes": int(consumes), "closes": int(closes)}
-        statements.append(Statement("pass_waits", passed))
+        statements.append(Statement("consume_and_close_waits", passed))
     at = len(statements)
     statements += [
         Statement("end_segment", params),

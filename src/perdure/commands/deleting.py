@@ -1,4 +1,4 @@
-"""Erasing what is left of a thread once its runs are deleted (`runs.delete`).
+"""Deleting runs (`prune`), and what is left of a thread once its runs are deleted (`erase`).
 
 Every statement checks again that the thread has no run: a run started meanwhile keeps its rows. The
 thread's row is created if it is missing, locked first, and deleted last.
@@ -127,9 +127,6 @@ def delete(thread_id: str, run_id: str, count: int, *, keeps_state: bool = False
     return Op("delete_run", with_params(params, *names), is_left, write=True)
 
 
-# -- pruning
-
-
 def delete_run(on: Connection, run_id: str) -> Plan[None]:
     """Delete an ended run and its history. The state of its thread stays. Raises `WrongState`
     if it has not ended."""
@@ -141,7 +138,7 @@ def delete_run(on: Connection, run_id: str) -> Plan[None]:
     yield from in_pieces(delete(row.thread_id, row.id, rows, keeps_state=True))
 
 
-# -- erasing
+# -- pruning and erasing
 
 
 @verb()

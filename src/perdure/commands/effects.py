@@ -294,7 +294,7 @@ def write_state(
         settled = row.state in (EffectState.DONE, EffectState.FAILED)
         count = {**made.params, "token": owner.token, "progress": int(settled)}
         data = {"name": row.name, "key": row.key, "state": row.state, **said, **saved.data}
-        before = [Statement("count_effect", count), *count_saved(owner, saved)]
+        before = [Statement("record_effect", count), *record_saved(owner, saved)]
         after = [made.event(serializer, EventKind.EFFECT, data)]
     at = len(before)
     return Op(
@@ -347,17 +347,17 @@ def add_event(
     """Add an event about an effect. Nothing else changes."""
     made = change(owner.thread_id, owner.run_id, now)
     count = {**made.params, "token": owner.token, "progress": 0}
-    statements = [Statement("count_effect", count), made.event(serializer, kind, data)]
+    statements = [Statement("record_effect", count), made.event(serializer, kind, data)]
     return Op(kind.value, statements, no_result, write=True, key=made.key)
 
 
-def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
+def record_saved(owner: Owner, saved: Saved) -> list[Statement]:
     """Counts outcomes that were returned from their records, for the batch of an event: what the
     run's row counts is the sum of its events, also after a crash or a lost reply."""
     if not saved.effects:
         return []
     counts = {name: getattr(saved, name) for name in ("effects", "model_calls")}
-    return [Statement("count_saved", {**owner.params, **counts})]
+    return [Statement("record_saved", {**owner.params, **counts})]
 
 
 def of_task(

@@ -258,7 +258,7 @@ def to_event(serializer: Serializer, row: EventRow) -> Event:
 
 def store_losses(serializer: Serializer, error: WentBack, now: int) -> list[Op[None]]:
     """Store what is missing, and say so in the history of each run that is left."""
-    ops = [write_op({"before": now - LOSSES_KEPT}, "forget_losses")]
+    ops = [write_op({"before": now - LOSSES_KEPT}, "delete_old_losses")]
     for loss in error.losses:
         params = {
             "thread_id": loss.thread_id,
@@ -271,7 +271,8 @@ def store_losses(serializer: Serializer, error: WentBack, now: int) -> list[Op[N
         statements = [Statement("insert_loss", params)]
         if loss.run_id is not None:
             made = change(loss.thread_id, loss.run_id, now)
-            statements.append(Statement("count_note", {**made.params, "name": None, "about": None}))
+            note = {**made.params, "name": None, "about": None}
+            statements.append(Statement("record_note", note))
             statements.append(made.event(serializer, EventKind.REWOUND, {"reason": error.why}))
         ops.append(Op("insert_loss", statements, no_result, write=True))
     return ops

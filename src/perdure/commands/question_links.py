@@ -152,7 +152,7 @@ def answer_by_link(
     on: Connection, token: str, value: Any, address: str | None
 ) -> Plan[QuestionLink]:
     """Answer the question of a link as the person it is for, who is at `address`. Raises as
-    `look`, `LinkSpent`, or why the answer is refused."""
+    `look_at`, `LinkSpent`, or why the answer is refused."""
     link, _ = yield from _find(on, token)
     by = Actor(link.to, via="link", address=address)
     answers = [(link.wait_id, value)]

@@ -152,7 +152,7 @@ def retry(
         return
     made = change(row.thread_id, id, on.clock.now(), number)
     if not (
-        yield run_control.continue_run(on.serializer, made, (State.HELD,), EventKind.RETRIED, by)
+        yield run_control.make_run_due(on.serializer, made, (State.HELD,), EventKind.RETRIED, by)
     ):
         raise WrongState(id, row.state, "be retried", "only a held reflection can.")
 

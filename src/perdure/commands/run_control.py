@@ -92,7 +92,7 @@ def request_stop(
     )
 
 
-def continue_run(
+def make_run_due(
     serializer: Serializer,
     made: Change,
     states: Sequence[State],
@@ -208,7 +208,7 @@ def make_due(
     if (yield from was_made(row.thread_id, row.id, number)):
         return
     made = change(row.thread_id, row.id, on.clock.now(), number)
-    if not (yield continue_run(on.serializer, made, states, kind, by)):
+    if not (yield make_run_due(on.serializer, made, states, kind, by)):
         row = yield from find_row(on, run_id)
         raise WrongState(run_id, row.state, f"be {kind.value}", why)
 
@@ -236,7 +236,7 @@ def comment(
     """
     run_id, wait_id, number = check_id("run", run_id), maybe_id("wait", wait_id), call_number()
     if not check_text("comment", text).strip():
-        raise BadArgument("A comment is a text that is not empty.")
+        raise BadArgument("A comment must not be empty.")
     maybe_text("by", by)
     row = yield from find_row(on, run_id)
     if (yield from was_made(row.thread_id, row.id, number)):
@@ -250,7 +250,7 @@ def comment(
     is_stored = yield Op(
         "comment",
         [
-            Statement("count_note", {**made.params, "name": None, "about": None}),
+            Statement("record_note", {**made.params, "name": None, "about": None}),
             made.event(on.serializer, EventKind.COMMENT, data),
             made.key,
         ],

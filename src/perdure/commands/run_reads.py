@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure.commands import events, runs, scores, settling, waits, workers
+from perdure.commands import effect_decisions, events, runs, scores, waits, workers
 from perdure.commands.connection import Connection
 from perdure.commands.runs import (
     LAST_ID,
@@ -481,7 +481,7 @@ class RunReporter:
         effects: list[EffectRecord] = []
         unfinished = (EffectState.OPEN, EffectState.UNKNOWN, EffectState.FAILED)
         for state in (None,) if events is None else unfinished:
-            of_run = settling.list_effects.plan(on, run.id, state=state, limit=sys.maxsize)
+            of_run = effect_decisions.list_effects.plan(on, run.id, state=state, limit=sys.maxsize)
             effects += await read(of_run)
         tree, is_cut, own_scores = Children(), False, list[Score]()
         if events is None:
@@ -499,7 +499,7 @@ class RunReporter:
             children=tree,
             tree_is_cut=is_cut,
             unknown_graphs=await self.unknown_graphs(run),
-            answers=await on.journal.ado(waits.answers_of(run.id)),
+            answers=await on.journal.ado(waits.answer_options_of(run.id)),
             unreadable=" ".join(dict.fromkeys(problems)),
         )
 

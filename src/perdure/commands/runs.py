@@ -4,7 +4,7 @@ Callers accept runs in `starting.py`, and stop and resume them in `run_control.p
 is in `claims.py`. Which of two callers wins is decided by the statement named here:
 
     start and start, one key     insert_run: the key is unique
-    start and the end of a run   count_run / lock_thread: one row per thread
+    start and the end of a run   allocate_run_number / lock_thread: one row per thread
     stop and the run's driver    end_segment: it reads `control` in the row
     a decision and the driver    continue_run, end_segment: the later one sees both
     a call's end and its claim   withdraw_run: only what the call has not begun

@@ -1,4 +1,4 @@
-"""Plans about schedules: store, list and delete them. `execution/schedules.py` fires them."""
+"""Plans about schedules: store, list and delete them. `execution/duties.py` fires them."""
 
 from __future__ import annotations
 

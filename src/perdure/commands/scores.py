@@ -97,7 +97,7 @@ def put(
         "body": serializer.dumps(body, place, "the score", own=True),
     }
     statements = [  # the run before the score: an answer has that order, too
-        *with_params(params, "lock_run", "put_score", "count_note"),
+        *with_params(params, "lock_run", "put_score", "record_note"),
         made.event(serializer, EventKind.SCORED, _event_data(score, attempt)),
         Statement("trace_changed", params),
     ]

@@ -18,7 +18,7 @@ from perdure.verbs import call_key, check_name, verb
 
 def check_signal_name(name: str) -> None:
     if not name or not isinstance(name, str):
-        raise BadArgument(f"The name of a signal is a text that is not empty, not {name!r}.")
+        raise BadArgument(f"The name of a signal must be a string that is not empty, not {name!r}.")
     check_text("name", name)
 
 

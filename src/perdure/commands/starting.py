@@ -217,7 +217,7 @@ def accept(
     ) -> Op[RunRow | None]:
         batch = [
             *(statement for one in guards for statement in one.statements),
-            Statement("count_run", params),
+            Statement("allocate_run_number", params),
             *between,
             Statement("insert_run", params),
             made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),
@@ -280,7 +280,7 @@ def make_setup(
 ) -> dict[str, Any]:
     """What each segment of a run is started with, without what is None."""
     if isinstance(tags, str):
-        raise BadArgument(f"tags must be a list of texts, not the single text {tags!r}.")
+        raise BadArgument(f"tags must be a list of strings, not the single string {tags!r}.")
     setup = {
         "metadata": check_dict("metadata", metadata),
         "tags": [str(tag) for tag in tags],

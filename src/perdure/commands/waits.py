@@ -7,7 +7,7 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     two answers                 answer_wait: only an open wait is answered
     two commands                refuse_unanswered: the run rests, and has the setup that was seen
     an answer and its expiry    answer_wait, answer_by_driver: both read the time in the row
-    an answer and the run       count_answer: the run is due, or, while driven, does not rest
+    an answer and the run       record_answer: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
     withdrawing and the run     withdraw_wait: not while it is driven
@@ -65,7 +65,7 @@ TAKEN_BACK = "__perdure_taken_back__"
 KINDS = frozenset(Kind)
 
 COUNTED = {"wakes": 0, "touches": 1}
-"""What `count_answer` does to a run that is driven, or rests."""
+"""What `record_answer` does to a run that is driven, or rests."""
 
 WAKES = {"wakes": 1, "touches": 1}
 """The same for one that is due then, or does not rest."""
@@ -278,7 +278,7 @@ def ask(
         "runs": list(question.runs) or None,
     }
     return [
-        Statement("count_wait", params),
+        Statement("record_wait", params),
         change.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
         *(_announcement(serializer, change, row, body, to) for to in announced),
         *with_params(params, "insert_wait", "close_replaced_wait"),
@@ -349,7 +349,7 @@ def of_runs(run_ids: Iterable[str], most: int) -> Op[list[tuple[WaitRow, int]]]:
     return Op("waits_of_runs", [Statement("waits_of_runs", piece) for piece in pieces], result)
 
 
-def answers_of(run_id: str) -> Op[dict[str, Answer]]:
+def answer_options_of(run_id: str) -> Op[dict[str, Answer]]:
     """How each question of a run to a person can be answered anew, by its id."""
     return read_op(
         "answers_of_run",
@@ -381,7 +381,7 @@ def page(
     if graph is not None:
         return read_op("questions_of_graph", params, wait_rows)
     if assignee is not None:
-        return read_op("free_questions", params, wait_rows)
+        return read_op("unassigned_questions", params, wait_rows)
     kinds = [kind] if kind is not None else [*Kind]
     return Op(
         "open_waits",
@@ -441,7 +441,7 @@ def _answer_by_driver(
     made, (kind, data) = change(row.thread_id, row.run_id, now), event
     params = {**made.params, **COUNTED, "wait_id": row.id, "token": token, "by": by}
     params |= {"timed": timed, "answer": answer}
-    statements = with_params(params, "fence", "answer_by_driver", "count_answer")
+    statements = with_params(params, "fence", "answer_by_driver", "record_answer")
     statements.append(made.event(serializer, kind, {"wait": row.id, **data}))
     return Op(f"{kind} {row.id}", statements, no_result, write=True, key=made.key)
 
@@ -453,7 +453,7 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
     return Op(
         f"deliver {row.id}",
         [
-            *with_params(params, "fence", "take_signal", "answer_by_signal", "count_answer"),
+            *with_params(params, "fence", "take_signal", "answer_by_signal", "record_answer"),
             made.event(serializer, EventKind.SIGNAL, {"wait": row.id, "name": row.name}),
         ],
         lambda rows: None,

@@ -5,7 +5,7 @@ it is made. Anywhere else it is the plain function.
 
 `perdure.outbox(topic, payload)` stores a message: inside a transactional effect with its writes,
 elsewhere in a run as a transactional effect of its own. Then a worker with a handler for the topic
-delivers it (`execution/outbox.py`), at least once, always with the same id.
+delivers it (`execution/duties.py`), at least once, always with the same id.
 """
 
 from __future__ import annotations

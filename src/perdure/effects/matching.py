@@ -59,7 +59,7 @@ class CallPosition:
         if is_parallel is None:
             with contextlib.suppress(RuntimeError):
                 self._caller = asyncio.current_task()
-            is_parallel = call_stack.is_beside(self._caller is None)
+            is_parallel = call_stack.is_parallel_call(self._caller is None)
         self._is_parallel = is_parallel
 
     def interrupts_so_far(self) -> int:

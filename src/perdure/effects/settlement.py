@@ -431,7 +431,7 @@ def _verify(call: Call, arguments: Mapping[str, Any], why: str) -> Plan[Done | N
 def _pause_before_retry(
     call: Call, error: Exception, arguments: Mapping[str, Any]
 ) -> Plan[Done | None]:
-    """Pause before the next attempt; a long pause is on disk first. Gives what verify finds."""
+    """Pause before the next attempt; a long pause is on disk first. Returns what verify finds."""
     row, spec = call.row, call.spec
     pause = spec.retry.pause(row.attempts)
     due_at = call.task.now + round(pause.total_seconds() * 1000)

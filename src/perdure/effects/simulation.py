@@ -1,9 +1,10 @@
 """Effects in a run of an evaluation: simulated, or refused. Nothing leaves the process.
 
-`Settlement` asks here before it looks for a record, so every call passes: of functions, of tools
-and models of agents, of a client, of the outbox, in subgraphs and inside other effects. A simulated
-call is recorded like any other, as an effect of its run alone: without its business key, which
-guards the real call, and without `verify`, `compensate` and a transaction, which reach others.
+`settlement.settle` asks here before it looks for a record, so every call passes: of functions, of
+tools and models of agents, of a client, of the outbox, in subgraphs and inside other effects. A
+simulated call is recorded like any other, as an effect of its run alone: without its business key,
+which guards the real call, and without `verify`, `compensate` and a transaction, which reach
+others.
 """
 
 from __future__ import annotations

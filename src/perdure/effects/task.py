@@ -20,7 +20,7 @@ from perdure.commands.starting import Parent
 from perdure.effects.context import current
 from perdure.effects.matching import CallPosition, TaskRecords, configurable
 from perdure.errors import BadArgument, Damaged, OrderChanged
-from perdure.execution.segment import Segment, find
+from perdure.execution.segment import Segment, segment_of
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import checkpoint_names, configs
@@ -175,7 +175,7 @@ def current_task() -> tuple[TaskContext, int] | None:
     config = configurable()
     if not config or (info := configs.task_info(config)).scratchpad is None:
         return None
-    segment = find(config)
+    segment = segment_of(config)
     saver = configs.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None

@@ -38,7 +38,6 @@ from perdure.commands.streams import MODES, kept_modes
 from perdure.commands.waits import WaitRow
 from perdure.effects.task import parent_of_call
 from perdure.errors import BadArgument, Error, ThreadBusy
-from perdure.execution.answers import answer_with_command, check_unanswered, note_command
 from perdure.execution.drive import (
     BREAKPOINTS,
     Drive,
@@ -50,9 +49,10 @@ from perdure.execution.drive import (
     stop_at_breakpoint,
 )
 from perdure.execution.engine import Engine
-from perdure.execution.finish import end_segment, finish_segment
 from perdure.execution.graphs import Graph, redacted_output
-from perdure.execution.start import begin_segment
+from perdure.execution.resuming import answer_with_command, check_unanswered, note_command
+from perdure.execution.segment_end import end_segment, finish_segment
+from perdure.execution.segment_start import begin_segment
 from perdure.journal import Plan, Poll, read_together
 from perdure.journal.names import new_id
 from perdure.langgraph_port import configs, task_interrupts
@@ -302,7 +302,7 @@ class BoundRuns:
         if key is not None and accepted.state == State.DONE:
             raise AlreadyDone(self.engine, accepted)
         if key is not None and accepted.state == State.FAILED:
-            yield run_control.continue_run(
+            yield run_control.make_run_due(
                 self.engine.serializer, self._change(accepted), (State.FAILED,), EventKind.RETRIED
             )
         return accepted

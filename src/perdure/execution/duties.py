@@ -1,5 +1,6 @@
 """What workers do besides driving runs: they deliver the messages of the outbox, fire schedules and
-delete what is old. Each is done beside the runs, and what one of them raises keeps no other back.
+delete what is old. Each is done beside the runs, and what one of them raises does not block the
+others.
 
 Each topic of the outbox has a number of slots: the maximum number of its messages delivered at
 once. Messages of a topic without a free slot are not taken, so a slow receiver holds back only its
@@ -271,7 +272,7 @@ class Duties:
             final = isinstance(error, Undelivered) and error.final
             pause = None if final else to.pause(row.attempts)
             if pause is None:
-                log.error("message %s of topic %r is given up", row.id, row.topic)
+                log.error("giving up on message %s of topic %r", row.id, row.topic)
                 until = messages.NEVER
             else:
                 until = self._clock.now() + round(pause.total_seconds() * 1000)
@@ -303,14 +304,14 @@ class ThreadGone(NotFound):
 
 def fire_schedules(on: Connection, found: Sequence[ScheduleRow]) -> Plan[int]:
     """Start a run for each due slot of these schedules, if this process has their graphs. Returns
-    how many were started. What one of them raises keeps no other back: it is stored in its row, and
-    its slot stays due."""
+    how many were started. What one of them raises does not block the others: it is stored in its
+    row, and its slot stays due."""
     now, started, until = on.clock.now(), 0, time.monotonic() + PIECE
     on.failures.keep_only(FIRING, {row.name for row in found})
     for row in found:
         if row.graph not in on.graph_names:  # another application's, with other types and keys
             if row.is_overdue(now) and on.failures.is_news(f"schedule {row.name}"):
-                log.warning("the schedule %r starts no run: %s", row.name, schedules.unstarted(row))
+                log.warning("schedule %r started no run: %s", row.name, schedules.unstarted(row))
         elif time.monotonic() > until:
             break  # they are still due, and first in the next look: claims go on meanwhile
         elif not on.failures.is_resting(FIRING, row.name):
@@ -352,7 +353,7 @@ def _fire(on: Connection, row: ScheduleRow) -> Plan[int]:
             yield schedules.delete_row(row.name)
             return started
         except (BadArgument, NotFound, ThreadBusy) as error:
-            log.warning("the schedule %r starts no run: %s", row.name, error)
+            log.warning("schedule %r started no run: %s", row.name, error)
             missed, problem = missed + 1, on.serializer.redacted_text(str(error))
     yield schedules.move(row, following, now, missed=missed, problem=problem)
     return started

@@ -15,16 +15,16 @@ from perdure.commands.runs import RunRow
 from perdure.commands.starting import Parent
 from perdure.commands.webhooks import Private
 from perdure.errors import BadArgument, Closed
-from perdure.execution.answers import continue_run
 from perdure.execution.drive import Driver
 from perdure.execution.duties import RetentionSweep, StreamSweep, Sweep, ThreadExpiry, fire_now
 from perdure.execution.graphs import Graph
 from perdure.execution.lease import LeaseKeeper
+from perdure.execution.resuming import resume_run
 from perdure.execution.worker import Worker
 from perdure.journal import Blocking, Plan
 from perdure.journal.names import check_text
 from perdure.journal_store import JournalStore
-from perdure.langgraph_port import neighbours
+from perdure.langgraph_port import ecosystem
 from perdure.observe.observers import Observers
 from perdure.saver import Saver
 from perdure.types import Control, Counts, DrivenBy, Retention, State
@@ -54,7 +54,7 @@ class Engine(Driver):
         self._workers: set[Worker] = set()
         self._keeper: LeaseKeeper | None = None
 
-    continue_run = continue_run
+    continue_run = resume_run
     fire_schedule = fire_now
 
     @property
@@ -129,7 +129,7 @@ class Engine(Driver):
             own = {id(one.pregel.store): one.pregel.store for one in self.graphs.newest.values()}
             stores = [one for one in own.values() if one is not None]
             store = stores[0] if len(stores) == 1 else None
-        return store, neighbours.store_loop(store)
+        return store, ecosystem.store_loop(store)
 
     @property
     def is_driving(self) -> bool:

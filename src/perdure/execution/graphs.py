@@ -34,7 +34,7 @@ from langgraph.types import Command
 
 from perdure.errors import BadArgument, Error, NotDurable, UnknownGraph, forgot_await
 from perdure.journal.names import check_text
-from perdure.langgraph_port import checkpoint_names, compiled_graphs, neighbours
+from perdure.langgraph_port import checkpoint_names, compiled_graphs, ecosystem
 from perdure.langgraph_port.compiled_graphs import OldJoin, OldNode
 from perdure.saver import Saver
 from perdure.serde.allowlist import check_storable
@@ -333,7 +333,7 @@ def _check_types(graph: Pregel[Any, Any, Any, Any], saver: Saver, name: str) -> 
         is_own = channel.startswith("__")  # LangGraph's: the input, of channels that are here too
         if isinstance(kept, BaseChannel) and not (is_own or isinstance(kept, UntrackedValue)):
             check_storable(kept.ValueType, f"{channel!r} in the state of graph {name!r}")
-    for kind in neighbours.response_types(graph):
+    for kind in ecosystem.response_types(graph):
         check_storable(kind, f"The response_format of graph {name!r}")
         if not isinstance(kind, dict):
             saver.with_allowlist(compiled_graphs.types_in([kind]))

@@ -53,9 +53,9 @@ from perdure.commands.runs import RunRow
 from perdure.commands.workers import WorkerLeases, WorkerRow, beat_of
 from perdure.errors import Closed, Error, StepTimeout, WentBack
 from perdure.execution.drive import Drive, Driver, Ended, StopReason
-from perdure.execution.finish import end_segment, failed, released
 from perdure.execution.segment import LoopPulse
-from perdure.execution.start import stopped
+from perdure.execution.segment_end import end_segment, failed, released
+from perdure.execution.segment_start import stopped
 from perdure.journal.clock import JournalClock, host_time
 from perdure.types import Control
 

@@ -17,7 +17,7 @@ from weakref import proxy
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
+from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, record_saved
 from perdure.commands.events import change, is_input
 from perdure.commands.runs import RunRow, load_labels, place
 from perdure.errors import LeaseLost
@@ -40,7 +40,7 @@ class _PromptRead(NamedTuple):
     """The checkpoints that its steps began with, by namespace, of those not yet stored."""
 
 
-class Claim:
+class ClaimedRun:
     """A claimed run, and with what it is written: its lease's token is in its `owner`, so what
     comes after another claim is refused."""
 
@@ -59,9 +59,9 @@ class Claim:
 class Progress:
     """The progress of one segment."""
 
-    def __init__(self, claim: Claim, fingerprint: str | None) -> None:
+    def __init__(self, claim: ClaimedRun, fingerprint: str | None) -> None:
         """`fingerprint` is that of the graph, if it is not the run's."""
-        self._claim: Claim = proxy(claim)  # which has this
+        self._claim: ClaimedRun = proxy(claim)  # which has this
         self.fingerprint = fingerprint
         """Stored with the first step, then None; or with a question, if the run has none."""
         self.stream: StreamRecorder | None = None
@@ -194,7 +194,7 @@ class Progress:
         if self._saved is not NOTHING_SAVED:
             saved = self.take_saved()
             data |= saved.data
-            counted = count_saved(claim.owner, saved)
+            counted = record_saved(claim.owner, saved)
         event = step.event(claim.serializer, EventKind.STEP, data)
         return [Statement("progress", params), *counted, event]
 
@@ -253,9 +253,9 @@ def _task_id(place: str) -> str:
 class RecordedReads:
     """The recorded reads of one segment."""
 
-    def __init__(self, claim: Claim, progress: Progress, origin: Mapping[str, Any]) -> None:
+    def __init__(self, claim: ClaimedRun, progress: Progress, origin: Mapping[str, Any]) -> None:
         """`origin` is the run that this one is a fork of, and the ids its tasks had there."""
-        self._claim: Claim = proxy(claim)  # which has this
+        self._claim: ClaimedRun = proxy(claim)  # which has this
         self._progress, self._origin = progress, origin
         self._by_task: dict[str, dict[int, Any]] = {}
         self._ordinals: dict[tuple[str, int], int] = {}

@@ -27,7 +27,7 @@ from perdure.commands.runs import RunRow
 from perdure.commands.waits import Body, Question
 from perdure.commands.webhooks import Endpoint
 from perdure.errors import LeaseLost, NotDurable, WriteLost
-from perdure.execution.progress import Claim, Progress, RecordedReads
+from perdure.execution.progress import ClaimedRun, Progress, RecordedReads
 from perdure.execution.stream_recorder import StreamRecorder
 from perdure.journal import Op, Statement
 from perdure.journal.clock import Clock
@@ -47,7 +47,7 @@ EVALUATED: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 """Those of evaluations. While there are none, nothing asks what they refuse."""
 
 
-def find(configurable: Mapping[str, Any]) -> Segment | None:
+def segment_of(configurable: Mapping[str, Any]) -> Segment | None:
     """The segment a call belongs to. Raises `LeaseLost` if its driver gave it up long ago."""
     name = configurable.get(KEY)
     if name is None:
@@ -135,7 +135,7 @@ class LoopPulse:
             return 0.0
 
 
-class Segment(Claim):
+class Segment(ClaimedRun):
     """One claimed stretch of a run. `inline`: a caller drives it; exceptions reach the caller and
     are not retried. `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`:
     paths of the nodes whose subgraphs store no checkpoints. `evaluation`: the policy that keeps

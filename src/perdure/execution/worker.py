@@ -31,11 +31,11 @@ from perdure.execution.drive import (
     StopReason,
 )
 from perdure.execution.duties import FIRING, Duties, Sweep, fire_schedules
-from perdure.execution.finish import end_segment, finish_segment
 from perdure.execution.graphs import Graph
 from perdure.execution.lease import LeaseKeeper, Member
 from perdure.execution.segment import LoopPulse, driving
-from perdure.execution.start import begin_segment, held_by_error
+from perdure.execution.segment_end import end_segment, finish_segment
+from perdure.execution.segment_start import begin_segment, held_by_error
 from perdure.execution.stream_capture import stream_through
 from perdure.failures import WORKER
 from perdure.journal import Refused, all_rows
@@ -309,7 +309,7 @@ class Worker:
         for name in await self._journal.ado(claims.unregistered_due(times, self._graphs)):
             if name not in self._others:
                 self._others.add(name)
-                log.warning("runs of %r are due, which is not registered in this worker", name)
+                log.warning("graph %r has due runs, but is not registered in this worker", name)
 
     async def _claim_up_to(self, count: int, since: int | None, *, suspect: bool = False) -> int:
         try:
@@ -335,8 +335,8 @@ class Worker:
         return claimed
 
     async def _postpone(self, thread_id: str, run_id: str, error: Exception) -> None:
-        """A run that raises at its claim, or at the end of its segment, keeps no other back: it is
-        tried again later, and says why."""
+        """A run that raises at its claim, or at the end of its segment, does not block the others: it
+        is tried again later, and says why."""
         pause = self._failures.note(error, DRIVING, run_id)
         said = str(error) if isinstance(error, Error) else type(error).__qualname__
         reason = self._driver.serializer.redacted_text(f"it cannot be driven: {said}")
@@ -416,7 +416,11 @@ class Worker:
         try:
             self._keeper.give_back(drive)
         except Error as error:
-            log.warning("Run %s is given back when its lease ends: %s", drive.row.id, error)
+            log.warning(
+                "Run %s could not be released and comes back when its lease ends: %s",
+                drive.row.id,
+                error,
+            )
             drive.give_up(Ended.RELEASED)
 
     # -- one segment
@@ -428,7 +432,9 @@ class Worker:
         except (Refused, LeaseLost):
             pass
         except Unavailable as error:
-            log.warning("Run %s is left until its lease ends: %s", row.id, error)
+            log.warning(
+                "Run %s could not be ended and comes back when its lease ends: %s", row.id, error
+            )
         except Exception as error:
             await self._postpone(row.thread_id, row.id, error)
         else:

@@ -15,8 +15,8 @@ queued before it.
     journal             what can be asked of a journal; where coroutines read, several in one visit
                         to the database
     group_commit        the ordered queue whose first waiter commits for all
-    committer           one batch, and whether it was committed; what this process knows to be
-                        committed: did the database go back in time?
+    committer           one batch, and whether it was committed
+    went_back           what this process knows to be committed: did the database go back in time?
     collected_transaction
                         a transaction that is one batch, where none stays open
     changes             wakes those who wait for a run, in any process, or for a commit of this one;

@@ -7,7 +7,7 @@ When it has returned, all of them are one operation of the queue, in order, betw
     insert_effect    stores the intent, unless it is there; refuses if the lease is lost
     fence_intent     refuses unless the intent is ours and open
     ...              the function's own statements, and its messages for the outbox
-    count_effect     refuses if the lease is lost
+    record_effect     refuses if the lease is lost
     write_effect     stores the outcome
 
 So a backend only needs a `commit` that takes a `UserStatement` beside the named ones, and that
@@ -24,7 +24,7 @@ Crash points, lost answers, and what decides:
                                        the intent is no longer open; then `find_intent` decides
     another process has the key        its intent is there: `fence_intent` refuses
     another process took it over       the intent is no longer ours: `fence_intent` refuses
-    the lease is lost                  `insert_effect` or `count_effect` refuses
+    the lease is lost                  `insert_effect` or `record_effect` refuses
     a statement of the function fails  nothing of the batch is stored; `StatementFailed` is the
                                        function's failure. Other operations are committed
 """

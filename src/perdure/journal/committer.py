@@ -280,6 +280,3 @@ def _unknown_outcome(lost: Exception | None) -> Unavailable:
         f"A commit was sent and its outcome is unknown: {lost}. Calling again is safe: what is "
         "already stored is not stored twice."
     )
-
-
-# -- what is known to be committed

@@ -390,7 +390,7 @@ WHERE thread_id = :thread_id;
 -- The time of the database, in milliseconds since 1970.
 SELECT {clock};
 
--- name: count_run
+-- name: allocate_run_number
 -- The number of the next run, and the lock on the order of the thread's runs. One statement: a thread that
 -- is erased meanwhile is a new one. Its graph is that of its first run.
 INSERT INTO perdure_threads (thread_id, runs, graph, created_at, updated_at, change)
@@ -804,7 +804,7 @@ WHERE due_at > :after AND due_at <= :before AND graph || '@' || version IN ({nam
 ORDER BY due_at LIMIT :count;
 
 -- name: postpone_run
--- A run that cannot be claimed, or whose segment cannot be ended: it keeps no other back.
+-- A run that cannot be claimed, or whose segment cannot be ended: it does not block the others.
 UPDATE perdure_runs SET due_at = :until, reason = :reason
 WHERE thread_id = :thread_id AND id = :id AND due_at <= :until;
 
@@ -915,7 +915,7 @@ SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refu
     steps = steps + :steps, model_calls = model_calls + :model_calls
 WHERE thread_id = :thread_id AND id = :id;
 
--- name: pass_waits
+-- name: consume_and_close_waits
 -- Before a driver rests: answers that were handed over, and with which the tasks went on (:consumes), are used;
 -- questions that it did not ask again (:closes) are closed, as the graph is elsewhere now.
 UPDATE perdure_waits SET state = CASE WHEN state = 'open' THEN 'closed' ELSE 'consumed' END
@@ -996,7 +996,7 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND undo = 1 AND state 
 -- name: note_rolled_back
 UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND undo = 1;
 
--- name: count_wait
+-- name: record_wait
 -- Counts the event of a new question, and marks the run as begun: one without input may ask before its
 -- first checkpoint.
 UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now,
@@ -1106,7 +1106,7 @@ WHERE state = 'open' AND kind = 'human' AND assignee = :assignee
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at, id LIMIT :count;
 
--- name: free_questions
+-- name: unassigned_questions
 SELECT {wait} FROM perdure_waits
 WHERE state = 'open' AND kind = 'human' AND assignee IS NULL
   AND (created_at, id) > (:after, :after_id)
@@ -1129,7 +1129,7 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND kind = 'hu
   AND (assignee IS NULL OR assignee = CAST(:by AS TEXT) OR assignee = CAST(:expected AS TEXT))
 RETURNING id;
 
--- name: count_note
+-- name: record_note
 -- Counts the event of a comment, or of a score (:name, :about) that was stored. It changes nothing else of its
 -- run: not when that was last updated, nor whether it is due.
 UPDATE perdure_runs SET events = events + 1, change = :change
@@ -1213,7 +1213,7 @@ SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by,
 WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'clock' AND state = 'open'
 RETURNING id;
 
--- name: count_answer
+-- name: record_answer
 -- Counts the event of a question that was answered, assigned or withdrawn. With :wakes its run is due, or is not
 -- to rest; without :touches it is not updated, as with a score.
 UPDATE perdure_runs
@@ -1375,7 +1375,7 @@ WHERE scope = :scope AND task = :task AND name = :name AND min_equal < :min_equa
 UPDATE perdure_effects SET state = 'unknown', updated_at = :now
 WHERE run_id = :id AND run_id <> '' AND state = 'open' AND mark <> 1;
 
--- name: count_effect
+-- name: record_effect
 -- Counts an event of an effect, and an outcome as progress. Refuses the batch unless the lease is
 -- still ours.
 UPDATE perdure_runs
@@ -1384,7 +1384,7 @@ SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refu
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id;
 
--- name: count_saved
+-- name: record_saved
 -- Counts what was returned from the record.
 UPDATE perdure_runs
 SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model_calls
@@ -1466,7 +1466,7 @@ SET state = 'again', attempts = 0, due_at = NULL, intent = :change, updated_at =
 WHERE run_id = :id AND run_id <> '' AND state = 'failed' AND mark <> 2 AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
--- name: count_decision
+-- name: record_decision
 UPDATE perdure_runs SET events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND EXISTS (
   SELECT 1 FROM perdure_effects WHERE key = :key AND intent = :change);
@@ -1532,7 +1532,7 @@ WHERE due_at <= :now AND topic IN ({names}) ORDER BY due_at, id LIMIT :count;
 
 -- name: delay_message
 -- A message is tried again later: one that was taken (:change) and not delivered, or one that cannot be taken, so that
--- it keeps no other back.
+-- it does not block the others.
 UPDATE perdure_outbox SET due_at = :due_at, error = :error
 WHERE thread_id = :thread_id AND id = :id
   AND CASE WHEN CAST(:change AS BIGINT) IS NULL THEN due_at <= :due_at ELSE change = CAST(:change AS BIGINT) END;
@@ -1796,7 +1796,7 @@ VALUES (:thread_id, :run_id, :what, :acknowledged_at, :now, :reason)
 ON CONFLICT (thread_id, run_id, what) DO UPDATE
 SET acknowledged_at = excluded.acknowledged_at, noticed_at = excluded.noticed_at, reason = excluded.reason;
 
--- name: forget_losses
+-- name: delete_old_losses
 DELETE FROM perdure_losses WHERE noticed_at < :before;
 
 -- name: losses

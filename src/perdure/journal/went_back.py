@@ -160,7 +160,7 @@ class Acknowledged:
             try:
                 listener(error)
             except Exception:
-                log.exception("Dropping what was based on a lost history failed.")
+                log.exception("A listener to the database's going back failed.")
         raise error
 
 

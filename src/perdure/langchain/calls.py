@@ -28,7 +28,7 @@ from perdure.effects.spec import (
 )
 from perdure.effects.task import current_task, digest
 from perdure.errors import BadArgument
-from perdure.langgraph_port import neighbours
+from perdure.langgraph_port import ecosystem
 from perdure.types import Record, Retry
 
 
@@ -139,7 +139,7 @@ class ModelCall:
 
     def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
         self.arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
-        self._commands = neighbours.middleware_commands(handler)
+        self._commands = ecosystem.middleware_commands(handler)
 
     def effect(self, function: Callable[..., Any]) -> Effect:
         """The effect that this call is."""
@@ -247,7 +247,7 @@ def prompt_digest(request: ModelRequest[Any]) -> str:
     """A hash of all that changes the model's answer, the same in every process."""
     prompt = [
         type(request.model).__qualname__,
-        neighbours.model_parameters(request.model),
+        ecosystem.model_parameters(request.model),
         request.system_message,
         request.messages,
         request.tools,

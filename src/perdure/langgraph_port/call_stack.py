@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.tools import BaseTool
 
 
-def is_beside(in_thread: bool) -> bool:
+def is_parallel_call(in_thread: bool) -> bool:
     """A node runs below a frame of pregel/_retry.py, a tool below one of prebuilt/tool_node.py, a
     plain node or tool beside a loop below `wrapper` in langchain_core's runnables/config.py.
 

@@ -35,7 +35,7 @@ from urllib3.util import Retry
 
 from perdure.commands import scores
 from perdure.errors import BadArgument
-from perdure.langgraph_port import neighbours
+from perdure.langgraph_port import ecosystem
 from perdure.observe.opentelemetry import SAMPLED, status_of
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import (
@@ -88,7 +88,7 @@ class LangSmith(TraceSink):
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
         super().__init__()
         self._callers_client = client
-        self._live_client = client if client and neighbours.can_queue(client) else None
+        self._live_client = client if client and ecosystem.can_queue(client) else None
         self._resource = Resource.create({"service.name": "perdure"})
         self._connect()
         self._project = project or get_tracer_project() or "default"
@@ -162,7 +162,7 @@ class LangSmith(TraceSink):
             if span.what in ("run", "score") or (span.what != "segment" and not span.path):
                 continue  # it is not a run in LangSmith
             where = place(run.run_id, (*span.path, (span.key, span.start)))
-            if not neighbours.is_sampled(self._client, where.trace_id):
+            if not ecosystem.is_sampled(self._client, where.trace_id):
                 continue
             effect = called.get(str(span.attributes.get("perdure.effect.key")))
             try:
@@ -175,7 +175,7 @@ class LangSmith(TraceSink):
     def _attributes(
         self, run: RunSpans, span: Span, where: Place, effect: EffectRecord | None
     ) -> dict[str, Any]:
-        inputs, outputs, metadata = neighbours.hidden_content(
+        inputs, outputs, metadata = ecosystem.hidden_content(
             self._client, *_content(span, effect), _metadata(run, span)
         )
         is_model = "gen_ai.request.model" in span.attributes or span.name.startswith("chat ")
@@ -226,7 +226,7 @@ class LangSmith(TraceSink):
             names = ("perdure.score.about", *PARTS.values())
             about = next((str(found) for one in names if (found := span.attributes.get(one))), "")
             score = stored.get((str(span.attributes["gen_ai.evaluation.name"]), about))
-            if score is not None and neighbours.is_sampled(self._client, where.trace_id):
+            if score is not None and ecosystem.is_sampled(self._client, where.trace_id):
                 self._send_feedback(run.run_id, where, score, about)  # else it was withdrawn
 
     def _send_feedback(self, run_id: str, where: Place, score: Score, about: str) -> None:
@@ -263,7 +263,7 @@ class LangSmith(TraceSink):
 
     def _comment(self, score: Score) -> str | None:
         try:
-            _, outputs, _ = neighbours.hidden_content(self._client, {}, {"text": score.comment}, {})
+            _, outputs, _ = ecosystem.hidden_content(self._client, {}, {"text": score.comment}, {})
         except Exception:
             log.exception("A comment cannot be prepared for LangSmith and is left out.")
             return None

@@ -12,6 +12,6 @@ lifespan        opens the runtime, runs a worker, drains, closes it; ends open s
 ticks           POST /cron/tick, and its secret
 http_server     uvicorn, for `perdure serve` and `perdure dev`
 agent_api       LangGraph's Agent Server
-own_api         /perdure/...
+perdure_api         /perdure/...
 ui              /ui/...: the inbox and the dashboard in the browser
 """

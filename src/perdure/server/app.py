@@ -6,7 +6,7 @@
     GET  /openapi.json  every operation
     POST /cron/tick     drives what is due; off until it has a secret
     agent_api/          LangGraph's Agent Server: assistants, threads, runs, crons, store
-    own_api/            /perdure/...: what only perdure has
+    perdure_api/            /perdure/...: what only perdure has
     ui/                 /ui/...: the inbox and the dashboard in the browser, if `ui` is set
 
 `/ok` says whether the journal answers, and the worker in this process does its work. Anyone may
@@ -38,7 +38,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from perdure.errors import Error
-from perdure.server import agent_api, own_api, ui
+from perdure.server import agent_api, perdure_api, ui
 from perdure.server.authentication import AccessControl
 from perdure.server.errors import WireResponse, json_error, on_failure, on_http_error
 from perdure.server.lifespan import SharedCall, SharedLifespan
@@ -131,7 +131,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     router.get("/info", tags=["server"], openapi_extra=PUBLIC)(plain(info))
     router.get("/openapi.json", include_in_schema=False, openapi_extra=PUBLIC)(openapi)
     router.post("/cron/tick", tags=["server"], openapi_extra=PUBLIC)(tick.post)
-    for package in (agent_api, own_api):
+    for package in (agent_api, perdure_api):
         for declared in _declared(package):
             add_routes(router, declared)
     if options.ui:
@@ -205,7 +205,9 @@ class Health:
                 await self._ping()
         except TimeoutError:
             why = self._client.journal.opening_problem or "it gave no answer"
-            return self._client.redact(f"The journal is not there after {PING_TIMEOUT:g} s: {why}")
+            return self._client.redact(
+                f"The journal did not respond within {PING_TIMEOUT:g} s: {why}"
+            )
         except Exception as error:
             return self._client.redact(str(error) if isinstance(error, Error) else repr(error))
         return None

@@ -28,7 +28,7 @@ DEEPEST = 100
 """Maximum depth of nested lists and objects."""
 TOO_DEEP = f"The body is nested deeper than {DEEPEST} levels."
 LONG_INTEGER = re.compile(rb"\d{19}")
-BUSY = "Too many large bodies of unknown senders arrive at once. Send it again later."
+BUSY = "Too many large requests without a token at once. Retry later."
 CLOSE = {"Connection": "close"}
 """For errors after which the rest of the body is not read."""
 

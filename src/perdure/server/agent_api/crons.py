@@ -33,7 +33,7 @@ from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
 from perdure.server.agent_api.run_request import also_stateless, make_setup
 from perdure.server.authorization import Filters
 from perdure.server.errors import ApiError, invalid
-from perdure.server.own_api.requests import ThreadFilter, allow_thread
+from perdure.server.perdure_api.requests import ThreadFilter, allow_thread
 from perdure.server.routes import READ, START, Api, ApiDep
 from perdure.times import milliseconds, moment
 from perdure.verbs import new_id

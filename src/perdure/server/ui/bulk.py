@@ -21,7 +21,7 @@ from perdure.commands.runs import RunRow, maybe_control, state_of
 from perdure.errors import Error, NotFound
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.requests import find_row
+from perdure.server.perdure_api.requests import find_row
 from perdure.server.ui.page import Form, Ui, UiDep, ui_router
 from perdure.server.ui.run_rows import Filters, visibility, visible_runs
 from perdure.types import Control, EventKind, Run, State

@@ -12,7 +12,7 @@ from perdure.commands import effects
 from perdure.commands.effects import EffectHead, EffectPosition, EffectRow
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.requests import ThreadFilter, find_row
+from perdure.server.perdure_api.requests import ThreadFilter, find_row
 from perdure.server.ui.lists import EVALUATED, LOOKED_AT, PAGE, Looked, as_cursor, from_cursor, look
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.types import EffectRecord, EffectState

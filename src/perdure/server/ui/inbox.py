@@ -22,7 +22,7 @@ from perdure.commands.inbox import InboxEntry, InboxKind, InboxPage
 from perdure.commands.runs import RunRow
 from perdure.errors import Error
 from perdure.server.authorization import Scope
-from perdure.server.own_api.requests import ThreadFilter
+from perdure.server.perdure_api.requests import ThreadFilter
 from perdure.server.ui.inbox_items import (
     AGES,
     KINDS,

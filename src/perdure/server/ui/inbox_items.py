@@ -14,7 +14,7 @@ from typing import Any
 from perdure.commands import inbox
 from perdure.commands.inbox import InboxEntry, InboxKind, InboxPage, InboxQuery
 from perdure.commands.run_search import Position, labels_in
-from perdure.server.own_api.requests import ThreadFilter
+from perdure.server.perdure_api.requests import ThreadFilter
 from perdure.server.ui.lists import from_cursor
 from perdure.server.ui.page import Ui
 from perdure.types import EffectRecord, Run, Wait

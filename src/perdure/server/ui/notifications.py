@@ -16,7 +16,7 @@ from perdure.commands import waits
 from perdure.commands.waits import WaitRow
 from perdure.server.agent_api.sse import encode
 from perdure.server.authorization import Scope
-from perdure.server.own_api.requests import ThreadFilter
+from perdure.server.perdure_api.requests import ThreadFilter
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.times import milliseconds
 from perdure.types import Kind, WaitState

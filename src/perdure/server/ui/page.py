@@ -98,7 +98,7 @@ class Ui:
 
     site: Site
     api: Api
-    """The context of API endpoints, for `own_api.requests`."""
+    """The context of API endpoints, for `perdure_api.requests`."""
     request: Request
     base: str
     """The path of the pages: `/ui`, after the prefix that the router was included with."""

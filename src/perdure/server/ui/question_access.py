@@ -15,7 +15,7 @@ from perdure.commands import waits
 from perdure.commands.waits import WaitRow
 from perdure.errors import Error, NotFound
 from perdure.server.authorization import Scope
-from perdure.server.own_api.requests import allow_thread
+from perdure.server.perdure_api.requests import allow_thread
 from perdure.server.ui import display
 from perdure.server.ui.inbox_items import InboxFilter, next_question
 from perdure.server.ui.page import Form, Ui
@@ -84,7 +84,7 @@ async def history(ui: Ui, found: Found) -> Sequence[tuple[datetime, EventView]]:
 
 async def is_withdrawable(ui: Ui, record: WaitRecord) -> bool:
     """Whether the answer to a question can be withdrawn now."""
-    answers = await ui.runtime.journal.ado(waits.answers_of(record.run_id))
+    answers = await ui.runtime.journal.ado(waits.answer_options_of(record.run_id))
     return record.id in answers and answers[record.id].can_withdraw
 
 

@@ -24,7 +24,7 @@ from perdure.commands.runs import RunRow
 from perdure.commands.workers import UnknownGraphName
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.requests import ThreadFilter
+from perdure.server.perdure_api.requests import ThreadFilter
 from perdure.server.ui.page import Ui
 from perdure.server.ui.site import Site
 from perdure.types import Run, State

@@ -18,7 +18,7 @@ from perdure.commands import effects
 from perdure.commands.effects import EffectRow
 from perdure.errors import UNREADABLE
 from perdure.server.authorization import Scope
-from perdure.server.own_api.requests import find_row
+from perdure.server.perdure_api.requests import find_row
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_states import StoredState, state_at
 from perdure.server.ui.single_run_live import follow

@@ -22,7 +22,7 @@ from perdure.errors import Error
 from perdure.server.agent_api.thread_state import update_error
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.requests import find_row
+from perdure.server.perdure_api.requests import find_row
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_states import StoredState, graph_of, state_at
 from perdure.text import json_default

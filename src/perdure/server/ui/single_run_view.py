@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from perdure.commands import run_reads, settling
+from perdure.commands import effect_decisions, run_reads
 from perdure.commands.run_control import Stakes, read_stakes
 from perdure.commands.run_reads import (
     MOST_BELOW,
@@ -28,7 +28,7 @@ from perdure.commands.run_search import RunLine
 from perdure.commands.runs import RunRow, load_setup
 from perdure.observe import trace_id
 from perdure.server.authorization import Scope
-from perdure.server.own_api.requests import find_row
+from perdure.server.perdure_api.requests import find_row
 from perdure.server.ui import display, run_states
 from perdure.server.ui.page import Ui
 from perdure.server.ui.run_states import EventCache
@@ -280,7 +280,7 @@ async def _history(view: RunView) -> Html:
 async def _effects(view: RunView) -> Html:
     runtime, first = view.ui.runtime, view.asked.page * PAGE
     limit = first + PAGE + 1
-    plan = settling.list_effects.plan(runtime.engine, view.run.id, limit=limit)
+    plan = effect_decisions.list_effects.plan(runtime.engine, view.run.id, limit=limit)
     found = (await runtime.journal.arun(plan))[first:]
     numbers: dict[str, int] = {}
     for event in view.events:

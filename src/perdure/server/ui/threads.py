@@ -12,7 +12,7 @@ from perdure.commands.runs import RunRow
 from perdure.commands.threads import OWN, Thread, ThreadQuery, search_threads
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.requests import ThreadFilter
+from perdure.server.perdure_api.requests import ThreadFilter
 from perdure.server.ui.lists import as_cursor, from_cursor
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_rows import Row, read_rows

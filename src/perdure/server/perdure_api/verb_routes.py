@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field, create_model
 
-from perdure.commands import effects, messages, settling, signals, waits
+from perdure.commands import effect_decisions, effects, messages, signals, waits
 from perdure.commands.answering import answer, withdraw
 from perdure.commands.run_control import cancel, pause, resume, retry, wake
 from perdure.commands.run_reads import get, list_runs
@@ -28,7 +28,7 @@ from perdure.errors import AlreadyAnswered
 from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError, WireResponse
-from perdure.server.own_api.requests import (
+from perdure.server.perdure_api.requests import (
     After,
     Body,
     Detail,
@@ -275,7 +275,7 @@ OF_RUNS = {"state": STATES, "graph": Which, "thread_id": Which, "parent_id": Whi
 OF_EFFECTS = {"run_id": Which, "thread_id": Which, "state": EffectState | None}
 add_list("runs", list_runs, OF_RUNS)
 add_list("waits", waits.open_waits, {"kind": Kind | None, "thread_id": Which, "run_id": Which})
-add_list("effects", settling.list_effects, OF_EFFECTS)
+add_list("effects", effect_decisions.list_effects, OF_EFFECTS)
 
 add_route("GET /runs/{run_id}", get, Scope.READ)
 add_route("GET /runs/{run_id}/waits", waits.wait_history, Scope.READ)
@@ -285,7 +285,7 @@ for control in (pause, resume, cancel, retry, wake):
     add_route(f"POST /runs/{{run_id}}/{control.name}", control, statuses=(404, 409))
 add_route("POST /waits/{wait_id}/answer", answer, Scope.ANSWER, (404, 409))
 add_route("POST /waits/{wait_id}/withdraw", withdraw, Scope.ANSWER, (404, 409))
-add_route("POST /effects/{key:path}/settle", settling.settle, statuses=(404, 409))
+add_route("POST /effects/{key:path}/settle", effect_decisions.settle, statuses=(404, 409))
 add_route("POST /threads/{thread_id}/signals/{name}", signals.signal, Scope.START)
 add_route("GET /schedules", list_schedules, statuses=())
 add_route("PUT /schedules/{name}", schedule, statuses=())

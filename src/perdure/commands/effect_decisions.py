@@ -139,7 +139,7 @@ def settle(
     params |= {"attempts": row.attempts, **host_time(on.clock).params}
     data = {"name": row.name, "key": row.key, "state": STATES[how].value, **actor_data(by)}
     statements = [
-        *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
+        *with_params(params, "lock_thread", "lock_run", "decide_effect", "record_decision"),
         made.event(on.serializer, EventKind.SETTLED, data | ({"reason": reason} if reason else {})),
         # If it was the last that its held run waited for, the run is due. Not "retried": that would
         # call again what a person just settled as failed.

@@ -58,7 +58,7 @@ from perdure.errors import (
     WaitClosed,
 )
 from perdure.execution.drive import Drive, Driver, is_resume, latest_checkpoint, start_place
-from perdure.execution.evaluation import ExampleAnswers
+from perdure.execution.evaluation_guards import ExampleAnswers
 from perdure.execution.segment import KEY, Answered
 from perdure.journal import Plan, Row
 from perdure.langgraph_port import configs, task_interrupts
@@ -193,7 +193,7 @@ def answer_with_command(
     its setup, which the next driver reads. `found` are its waits as read. Raises what `answer_all`
     raises, `AmbiguousAnswer`, and `ThreadBusy` if another command is not applied yet."""
     check_command(command)
-    answers, new = answers_of(row.id, command.resume, open), None
+    answers, new = match_answers(row.id, command.resume, open), None
     writes_more = task_interrupts.writes_more_than_answer(command)
     if writes_more or changes:
         ids, setup = [id for id, _ in answers], load_setup(engine.serializer, row)
@@ -224,7 +224,7 @@ def answer_with_command(
     yield from answer_all(engine, answers, by, setup=new)
 
 
-def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[str, Any]]:
+def match_answers(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[str, Any]]:
     """The answers of a command, each with the id of its wait: the one whose interrupt id it names,
     or the only open one. Raises `AmbiguousAnswer`."""
     by_id = {wait.interrupt_id: wait for wait in open}
@@ -236,7 +236,7 @@ def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[
     raise AmbiguousAnswer(run_id, sorted(by_id))
 
 
-def continue_run(
+def resume_run(
     engine: Driver,
     thread_id: str,
     command: Command[Any] | None,

@@ -23,8 +23,8 @@ from perdure.commands.webhooks import BadSignature, check_headers, secrets_of, v
 from perdure.server.authorization import Scope
 from perdure.server.bodies import parse_json
 from perdure.server.errors import ApiError
-from perdure.server.own_api.requests import Id, Name, allow_thread, errors
-from perdure.server.own_api.verb_routes import IdempotencyKey, Sent
+from perdure.server.perdure_api.requests import Id, Name, allow_thread, errors
+from perdure.server.perdure_api.verb_routes import IdempotencyKey, Sent
 from perdure.server.routes import Api, ApiDep
 
 router = APIRouter(prefix="/perdure", tags=["perdure: signals"])

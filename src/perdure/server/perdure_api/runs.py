@@ -25,7 +25,7 @@ from perdure.server.agent_api.sse import EventStreamResponse, encode
 from perdure.server.agent_api.thread_state import update_error
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.requests import (
+from perdure.server.perdure_api.requests import (
     Body,
     Id,
     Limit,

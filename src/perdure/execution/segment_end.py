@@ -51,7 +51,7 @@ from perdure.execution.drive import (
     stop_at_breakpoint,
 )
 from perdure.execution.segment import Segment
-from perdure.execution.start import held, held_by_error
+from perdure.execution.segment_start import held, held_by_error
 from perdure.journal import Plan
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State

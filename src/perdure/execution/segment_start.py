@@ -23,7 +23,6 @@ from perdure.commands.evaluation_policy import evaluation_of
 from perdure.commands.runs import RunRow, check_state, dump_error, load_setup, tags_of
 from perdure.effects.compensation import undo_effects
 from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
-from perdure.execution.answers import begin_with_command, hand_over, readable_waits, take_command
 from perdure.execution.code_changes import find_change
 from perdure.execution.drive import (
     BREAKPOINTS,
@@ -33,8 +32,9 @@ from perdure.execution.drive import (
     start_place,
     stop_at_breakpoint,
 )
-from perdure.execution.evaluation import GuardedStore, ToolGuard
+from perdure.execution.evaluation_guards import GuardedStore, ToolGuard
 from perdure.execution.graphs import Graph
+from perdure.execution.resuming import begin_with_command, hand_over, readable_waits, take_command
 from perdure.execution.segment import KEY
 from perdure.execution.stream_capture import begin_stream
 from perdure.journal import Plan
