@@ -335,8 +335,8 @@ class Worker:
         return claimed
 
     async def _postpone(self, thread_id: str, run_id: str, error: Exception) -> None:
-        """A run that raises at its claim, or at the end of its segment, does not block the others: it
-        is tried again later, and says why."""
+        """Leave a run that raises at its claim or at the end of its segment: it does not block the
+        others, is tried again later, and says why."""
         pause = self._failures.note(error, DRIVING, run_id)
         said = str(error) if isinstance(error, Error) else type(error).__qualname__
         reason = self._driver.serializer.redacted_text(f"it cannot be driven: {said}")
