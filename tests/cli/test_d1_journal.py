@@ -139,8 +139,8 @@ def test_every_command_works_on_a_journal_on_d1(
     assert "daily" in command("schedules").done.out
     assert "is disabled" in command("enable-schedule", "daily", "--no-enabled").done.out
     assert "removed" in command("unschedule", "daily").done.out
-    assert "comment" in command("comment", forked, "as it was").done.out
-    assert "score" in command("score", forked, "tone", "0.5").done.out
+    assert "Commented" in command("comment", forked, "as it was").done.out
+    assert "Scored" in command("score", forked, "tone", "0.5").done.out
     assert command("redeliver", "nothing").code == 2  # no such message
     assert command("reflections").done.err == ""
     assert command("check", "d1_agents:runtime").done.out

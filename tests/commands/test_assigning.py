@@ -213,7 +213,7 @@ async def test_a_comment_is_in_the_history_and_changes_nothing_else(url: str) ->
         for where, about_wait in (("nothing", None), (run.id, "nothing"), (other.id, wait.id)):
             with pytest.raises(NotFound):
                 await rt.comment(where, "?", wait_id=about_wait)
-        with pytest.raises(BadArgument, match="not empty"):
+        with pytest.raises(BadArgument, match="not be empty"):
             await rt.comment(run.id, "  ")
         assert not (await rt.doctor()).findings
 

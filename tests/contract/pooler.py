@@ -33,6 +33,7 @@ class Pooler:
         self._shared: dict[bytes, list[_ToServer]] = {}
         self._next = itertools.count()
         self._sockets: list[socket.socket] = []
+        self._is_closed = False
         self.served = 0
         """Transactions and single statements passed on."""
         port = self._listening.getsockname()[1]
@@ -41,6 +42,7 @@ class Pooler:
         self._accepting.start()
 
     def close(self) -> None:
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -64,7 +66,8 @@ class Pooler:
             with contextlib.suppress(OSError):
                 client.sendall(b"".join(one for one in error.args if isinstance(one, bytes)))
         finally:
-            _hang_up(client)
+            for one in self._sockets if self._is_closed else (client,):
+                _hang_up(one)
 
     def _talk(self, client: socket.socket) -> None:
         startup = _startup(client)
@@ -102,7 +105,11 @@ class Pooler:
         with contextlib.suppress(OSError):
             to_server = socket.create_connection(self._target)
             self._sockets.append(to_server)
-            return _ToServer(to_server, startup)
+            try:
+                return _ToServer(to_server, startup)
+            except (OSError, EOFError):
+                _hang_up(to_server)
+                raise
         return None
 
 

@@ -258,7 +258,7 @@ async def test_a_worker_names_the_graphs_that_it_should_know(
         rt.register(chain(echo), name="g")
         await front.start("typo", said("a"))
         assert (await rt.tick()).claimed == 0
-        assert "runs of 'typo' are due" in caplog.text
+        assert "graph 'typo' has due runs" in caplog.text
 
 
 async def test_a_pause_can_be_taken_back_while_the_step_still_goes_on(url: str) -> None:
