@@ -40,8 +40,8 @@ BUGS = [
     # -- accepting runs
     Bug(
         "a commit returns before it is on disk",
-        'connection.execute(f"PRAGMA synchronous = {self._synchronous}")',
-        'connection.execute("PRAGMA synchronous = OFF")',
+        'writer.execute(f"PRAGMA synchronous = {self._synchronous}")',
+        'writer.execute("PRAGMA synchronous = OFF")',
         "test_power_cut.py::test_nothing_acknowledged_is_lost_when_power_is",
     ),
     Bug(
