@@ -76,7 +76,7 @@ def test_a_run_is_not_acknowledged_before_the_standby_has_it(
             wait_again(pair.primary, {pid}, start)
         finally:
             pair.attach()
-        assert is_on(pair.standby, start.result())
+        until(lambda: is_on(pair.standby, start.result()), "the standby, which replays what it has")
 
 
 def test_a_run_that_a_key_finds_is_not_acknowledged_before_the_standby_has_it(pair: Pair) -> None:
@@ -97,4 +97,4 @@ def test_a_run_that_a_key_finds_is_not_acknowledged_before_the_standby_has_it(pa
         finally:
             pair.attach()
         assert again.result().id == start.result().id
-        assert is_on(pair.standby, again.result())
+        until(lambda: is_on(pair.standby, again.result()), "the standby, which replays what it has")
