@@ -161,7 +161,7 @@ def _bound(graph: Any) -> Any:
     if runtime is None:
         runtime = saver.runtime = Runtime("sqlite:///:memory:")  # type: ignore[attr-defined]
         engine = Engine(None, saver, 3.0, Observers())
-        runtime._compose(None, engine, None, None)
+        runtime._compose(engine, None, None)
     # One name for all graphs of a test: each is the next version of the one before.
     runtime.unregister("graph")
     return runtime.register(graph, name="graph")
